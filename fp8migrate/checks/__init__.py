@@ -1,0 +1,1 @@
+"""Checks: evidence in, CheckResult out. Each names what it needs; absence is never a pass."""

@@ -1,0 +1,179 @@
+"""What checks look at: a Comparison of paired runs, and the findings of the baseline and integration phases."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp8migrate.jobs import Arm, DesignName
+from fp8migrate.plan.audit import AuditRow
+from fp8migrate.records.schema import Conversion, Environment, Outcome, Series
+
+# validation_loss: held-out loss under a BF16 forward: learned quality. validation_loss_fp8: the candidate under its FP8
+# forward against the baseline under BF16: what a model served in FP8 shows. training_loss: as logged, each arm under its own
+# forward. forward_penalty: the candidate's weights, FP8 forward against BF16 forward (PARITY.md 1 and 3).
+Endpoint = Literal["validation_loss", "validation_loss_fp8", "training_loss", "forward_penalty"]
+
+
+@dataclass(frozen=True)
+class Delta:
+    """One pair at one endpoint. value = (candidate - baseline) / baseline; losses in nats per token."""
+
+    pair: int
+    baseline: float
+    candidate: float
+
+    @property
+    def value(self) -> float:
+        return (self.candidate - self.baseline) / self.baseline
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All pairs of one arm against the baseline, at one endpoint and one fraction.
+
+    sampling_error: document-clustered standard error of the mean relative gap, from the held-out documents (PARITY.md 4,
+    s_val); None where documents are unknown or the endpoint has none (then it counts as 0 and the report says so).
+    """
+
+    arm: Arm
+    endpoint: Endpoint
+    fraction: float | None
+    deltas: tuple[Delta, ...]
+    sampling_error: float | None
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        return np.array([d.value for d in self.deltas], dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class PairCurves:
+    """Training-loss curves of one pair, on the steps as logged."""
+
+    arm: Arm
+    pair: int
+    fraction: float | None
+    baseline: Series
+    candidate: Series
+
+
+@dataclass(frozen=True)
+class RunFact:
+    """How one run of the comparison ended. `expected_last_step` against `outcome.last_step` tells a cut run."""
+
+    arm: Arm
+    pair: int
+    fraction: float | None
+    label: str
+    key: str
+    outcome: Outcome | None
+    expected_last_step: int
+    directory: str
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Paired runs of one design, ready to be judged.
+
+    fractions: the design's starts, (None,) where it has a single one. planned_pairs: per fraction. runs: one entry per
+    planned run, also those that are missing (outcome None). audit: baseline against candidate, each setting.
+    identical_pairs: pairs whose candidate training losses equal the baseline's bit for bit at every step.
+    step_digits: least number of significant digits that the losses were logged with; None for full precision.
+    data_passes: most often that any run saw its training text (1.0: once).
+    """
+
+    design: DesignName
+    margin: float
+    serve: Literal["bf16", "fp8"]
+    serve_margin: float
+    require_fp8: bool
+    planned_pairs: int
+    planned_sensitivity: bool
+    fractions: tuple[float | None, ...]
+    cells: tuple[Cell, ...]
+    curves: tuple[PairCurves, ...]
+    runs: tuple[RunFact, ...]
+    audit: tuple[AuditRow, ...]
+    conversion: Conversion | None
+    environment: Environment | None
+    emulated: bool
+    identical_pairs: int
+    data_passes: float
+    step_digits: int | None = None
+    recipe: str = ""
+    model: str = ""
+    tokens: int = 0
+    decayed: bool = True
+
+    def cell(self, arm: Arm, endpoint: Endpoint, fraction: float | None) -> Cell | None:
+        return next((c for c in self.cells if (c.arm, c.endpoint, c.fraction) == (arm, endpoint, fraction)), None)
+
+
+@dataclass(frozen=True)
+class LayerAgreement:
+    """One module's output or one parameter's gradient, BF16 against FP8, on the same weights and batch."""
+
+    name: str
+    sqnr_db: float
+    cosine: float
+    reference_norm: float
+    fp8_norm: float
+    finite: bool
+
+
+@dataclass(frozen=True)
+class LogitAgreement:
+    """Next-token distributions on held-out tokens. kl_nats: mean KL(BF16 || FP8). penalty: relative loss difference."""
+
+    kl_nats: float
+    top1_agreement: float
+    loss_bf16: float
+    loss_fp8: float
+    tokens: int
+
+    @property
+    def penalty(self) -> float:
+        return (self.loss_fp8 - self.loss_bf16) / self.loss_bf16
+
+
+@dataclass(frozen=True, eq=False)
+class IntegrationEvidence:
+    """What phase 2 found on one checkpoint. Empty or None: it was not measured.
+
+    resume_mismatches, accumulation_error: save-load-step against not having stopped (names of tensors that differ in any
+    bit), and N microbatches against one batch (relative error of the whole gradient; the same in BF16 beside it).
+    """
+
+    runs: tuple[RunFact, ...]
+    conversion: Conversion | None
+    logits: LogitAgreement | None
+    outputs: tuple[LayerAgreement, ...] = ()
+    gradients: tuple[LayerAgreement, ...] = ()
+    resume_mismatches: tuple[str, ...] | None = None
+    accumulation_error: float | None = None
+    accumulation_error_bf16: float | None = None
+    require_fp8: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class BaselineEvidence:
+    """What phase 1 found: the BF16 run(s), the floor at full size, convergence, speed and memory.
+
+    tokens_to_loss: (loss, tokens at which the smoothed training loss first fell below it).
+    """
+
+    runs: tuple[RunFact, ...]
+    loss: Series | None
+    grad_norm: Series | None
+    final_validation_loss: float | None
+    initial_validation_loss: float | None
+    uniform_loss: float
+    floor: tuple[Delta, ...] = ()
+    spikes: int = 0
+    tokens_to_loss: tuple[tuple[float, int], ...] = ()
+    tokens_per_second: float | None = None
+    peak_memory_bytes: int | None = None
+    data_passes: float = 1.0
+    extra: dict[str, float] = field(default_factory=dict)

@@ -1,0 +1,41 @@
+"""Low-precision number formats as data.
+
+Sources: OCP 8-bit Floating Point Specification (OFP8) v1.0 for E4M3 and E5M2; OCP Microscaling Formats (MX) v1.0 for
+E2M1; IEEE 754 and the bfloat16 definition for BF16.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class FormatInfo:
+    """A binary floating-point format: sign, exponent field, mantissa field."""
+
+    name: str
+    exponent_bits: int
+    mantissa_bits: int
+    bias: int
+    max_finite: float
+    has_infinity: bool
+    source: str
+
+    @property
+    def min_normal_exponent(self) -> int:
+        """Exponent (base 2) of the smallest normal number: 1 - bias."""
+        return 1 - self.bias
+
+    @property
+    def min_normal(self) -> float:
+        return float(2.0**self.min_normal_exponent)
+
+    @property
+    def min_subnormal(self) -> float:
+        return float(2.0 ** (self.min_normal_exponent - self.mantissa_bits))
+
+
+E4M3 = FormatInfo("e4m3", 4, 3, 7, 448.0, False, "OCP OFP8 v1.0, E4M3: S.1111.111 is NaN, no infinities")
+E5M2 = FormatInfo("e5m2", 5, 2, 15, 57344.0, True, "OCP OFP8 v1.0, E5M2: IEEE-like, with infinities")
+E2M1 = FormatInfo("e2m1", 2, 1, 1, 6.0, False, "OCP MX v1.0, FP4 E2M1: no NaN, no infinities")
+BF16 = FormatInfo("bf16", 8, 7, 127, (2 - 2.0**-7) * 2.0**127, True, "bfloat16: the upper half of IEEE binary32")
+
+FORMATS = {info.name: info for info in (E4M3, E5M2, E2M1, BF16)}

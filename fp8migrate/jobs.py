@@ -1,0 +1,115 @@
+"""Tasks and jobs: what a worker is asked to do, self-contained, so that a digest of it names its result."""
+
+import hashlib
+from typing import Annotated, Literal
+
+import orjson
+from pydantic import Field
+
+from fp8migrate.facts.recipes import Recipe
+from fp8migrate.plan.schema import LlamaModel, PythonSourceData, Training
+from fp8migrate.settings import Settings
+
+Arm = Literal["baseline", "control", "candidate", "floor", "sensitivity"]
+DesignName = Literal["baseline", "integration", "screen", "branch", "scratch"]
+Forward = Literal["bf16", "fp8"]
+
+
+class Precision(Settings):
+    """What executes the linear layers and in which precision. backend bf16 is the plain BF16 module."""
+
+    backend: Literal["bf16", "emulated"] = "bf16"
+    recipe: Recipe | None = Field(None, description="none on the emulated backend: its modules with FP8 switched off (control)")
+    keep_bf16: tuple[str, ...] = ()
+
+
+class Cooldown(Settings):
+    """The learning rate falls linearly from its value at `start` to zero at `start + num_steps` (PARITY.md 2, screens)."""
+
+    start: int = Field(ge=0)
+    num_steps: int = Field(ge=1)
+
+
+class DataOrder(Settings):
+    """Which windows a run sees, in which order. `trunk` and `unseen` are disjoint halves of the training text."""
+
+    split: Literal["trunk", "unseen"] = "trunk"
+    seed: int = Field(ge=0)
+
+
+class Train(Settings):
+    """Train from `first_step` (0, or the step of the job's start checkpoint) to `last_step`."""
+
+    kind: Literal["train"] = "train"
+    model: LlamaModel
+    data: PythonSourceData
+    training: Training
+    precision: Precision
+    data_order: DataOrder
+    first_step: int = Field(0, ge=0)
+    last_step: int = Field(ge=1)
+    cooldown: Cooldown | None = None
+    one_ulp: int | None = Field(None, ge=0, description="floor: seed of the random signs by which every weight moves one ulp at the start")
+    warm_amax_batches: int = Field(0, ge=0, description="forward-backward passes without an update before the first step")
+    validate_at: tuple[int, ...] = Field((), description="steps after which the held-out loss is measured")
+    validate_forwards: tuple[Forward, ...] = ("bf16",)
+    forward_precision: Precision | None = Field(None, description="the FP8 forward of `validate_forwards`; the run's own where absent")
+    checkpoint_at: tuple[int, ...] = Field((), description="steps whose checkpoints are kept")
+    resume_every: int = Field(100, ge=1, description="steps between checkpoints that a killed run resumes from")
+
+
+class ForwardCheck(Settings):
+    """Same weights, same held-out batch, BF16 forward against FP8 forward: logits and per-layer outputs."""
+
+    kind: Literal["forward_check"] = "forward_check"
+    model: LlamaModel
+    data: PythonSourceData
+    training: Training
+    precision: Precision
+
+
+class OneStep(Settings):
+    """Same weights, same batch, one training step both ways: gradients per parameter, resume and accumulation equality."""
+
+    kind: Literal["one_step"] = "one_step"
+    model: LlamaModel
+    data: PythonSourceData
+    training: Training
+    precision: Precision
+    data_order: DataOrder
+
+
+Task = Annotated[Train | ForwardCheck | OneStep, Field(discriminator="kind")]
+
+
+class CheckpointRef(Settings):
+    """The checkpoint that another job leaves after `step` updates."""
+
+    job: str = Field(description="digest of the job")
+    step: int = Field(ge=0)
+
+
+class Role(Settings):
+    """What a job is in a comparison. Not part of the job's digest: one result may serve several roles."""
+
+    design: DesignName
+    arm: Arm
+    pair: int = Field(0, ge=0, description="pairs share start and data order between their arms")
+    fraction: float | None = Field(None, description="of the trunk where the pair starts; none where the design has one start")
+
+
+class Job(Settings):
+    """One task as one process tree. Jobs form a DAG through `start`; the digest covers all that a result depends on."""
+
+    task: Task
+    start: CheckpointRef | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int = Field(1, ge=1)
+    label: str = Field(description="for people and folder names: small_scale-branch-p2-candidate")
+    role: Role
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) over task, start, device and threads; label and role do not change a result."""
+        content = self.model_dump(mode="json", exclude={"label", "role"})
+        return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -1,0 +1,1 @@
+"""The plan: what the user wants to find out, as frozen settings."""

@@ -1,0 +1,233 @@
+"""The plan's models. Every key is described here once; the messages, the starting plan and the README quote it."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from fp8migrate.facts.recipes import KNOWN_BAD, DelayedRecipe, Recipe
+from fp8migrate.settings import Settings
+
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Serve = Literal["bf16", "fp8"]
+
+# PARITY.md 3: non-inferiority margins as relative gaps. "standard" is DeepSeek-V3's published bound (0.25 %).
+NAMED_MARGINS = {"standard": 0.0025, "strict": 0.0010, "fp4": 0.010}
+
+# PARITY.md 4: no verdict PASS on fewer pairs, and a FAIL by the gap needs at least two.
+MIN_PAIRS_TO_PASS = 4
+
+
+class BuiltinTrainer(Settings):
+    kind: Literal["builtin"] = "builtin"
+
+
+class LlamaModel(Settings):
+    """A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU. Tokens are bytes."""
+
+    kind: Literal["llama"] = "llama"
+    num_layers: int = Field(ge=1, description="decoder layers")
+    hidden_size: int = Field(ge=16, description="width of the residual stream")
+    num_heads: int = Field(ge=1, description="attention heads; divides hidden_size")
+    num_kv_heads: int = Field(ge=1, description="key and value heads; divides num_heads")
+    ffn_hidden_size: int = Field(ge=16, description="inner width of the SwiGLU feed-forward")
+    vocab_size: int = Field(256, ge=256, description="tokens are bytes, so 256 or more")
+    rope_theta: float = Field(10000.0, gt=0)
+    norm_epsilon: float = Field(1e-5, gt=0)
+    init_std: float = Field(0.02, gt=0, description="standard deviation of the initial weights")
+
+    @model_validator(mode="after")
+    def heads_divide(self) -> Self:
+        if self.hidden_size % self.num_heads:
+            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
+        if (self.hidden_size // self.num_heads) % 2:
+            raise ValueError(
+                f"hidden_size / num_heads = {self.hidden_size // self.num_heads} is odd; rotary positions need an even head size"
+            )
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
+        return self
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.num_heads
+
+
+class PythonSourceData(Settings):
+    """The Python standard library's own source text as bytes: real text on every machine, no download."""
+
+    kind: Literal["python_source"] = "python_source"
+    validation_tokens: int = Field(65536, ge=1024, description="held-out tokens per evaluation")
+
+
+class Training(Settings):
+    """One schedule for every arm: linear warm-up, then cosine to min_learning_rate_ratio at num_steps."""
+
+    num_steps: int = Field(ge=1)
+    sequence_length: int = Field(ge=8)
+    micro_batch_size: int = Field(ge=1, description="sequences per forward pass")
+    global_batch_size: int = Field(ge=1, description="sequences per optimizer step; a multiple of micro_batch_size")
+    learning_rate: float = Field(gt=0)
+    min_learning_rate_ratio: float = Field(0.1, ge=0, le=1)
+    warmup_steps: int = Field(ge=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.95, ge=0, lt=1)
+    epsilon: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.1, ge=0)
+    grad_clip_norm: float = Field(1.0, gt=0)
+    seed: int = Field(1234, ge=0, description="of the initial weights and the data order")
+
+    @model_validator(mode="after")
+    def consistent(self) -> Self:
+        if self.global_batch_size % self.micro_batch_size:
+            raise ValueError(
+                f"global_batch_size {self.global_batch_size} is not a multiple of micro_batch_size {self.micro_batch_size}"
+            )
+        if self.warmup_steps >= self.num_steps:
+            raise ValueError(f"warmup_steps {self.warmup_steps} must be below num_steps {self.num_steps}")
+        return self
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.global_batch_size * self.sequence_length
+
+
+class Candidate(Settings):
+    """The FP8 configuration under test."""
+
+    backend: Literal["auto", "emulated"] = Field(
+        "auto", description="auto: emulated, unless the GPU has FP8 (then name the backend yourself)"
+    )
+    recipe: Recipe = Field(default_factory=DelayedRecipe)
+    keep_bf16: tuple[str, ...] = Field(
+        ("lm_head",), description="layers left in BF16: lm_head, first_layer, last_layer, or name patterns (layers.*.mlp.down)"
+    )
+
+
+class ScreenDesign(Settings):
+    """Short cooled branches from several fractions of a BF16 trunk. Can convict, never acquit (PARITY.md 2)."""
+
+    fractions: tuple[Fraction, ...] = Field((0.3, 0.6, 0.9), min_length=1)
+    num_steps: int = Field(150, ge=1, description="K: steps of each screen; the learning rate cools to zero over them")
+    data_orders: int = Field(4, ge=2, le=64, description="pairs per fraction")
+
+    @model_validator(mode="after")
+    def rising(self) -> Self:
+        if list(self.fractions) != sorted(set(self.fractions)):
+            raise ValueError("fractions must rise, each named once")
+        return self
+
+
+class BranchDesign(Settings):
+    """Pairs that start from one BF16 checkpoint and run to the end of the schedule. PASS: from that checkpoint on."""
+
+    at: Fraction = Field(0.5, description="fraction of the plan's own BF16 trunk to start from")
+    pairs: int = Field(4, ge=1, le=64)
+
+
+class ScratchDesign(Settings):
+    """Pairs that start from the initial weights and run the whole schedule."""
+
+    pairs: int = Field(5, ge=1, le=64)
+
+
+class Design(Settings):
+    """Which pairs are run. A screen may stand before either design; a branch or scratch design is what can PASS."""
+
+    screen: ScreenDesign | None = None
+    branch: BranchDesign | None = None
+    scratch: ScratchDesign | None = None
+    sensitivity: Recipe = Field(KNOWN_BAD, description="the recipe known to be bad that the design must convict")
+    floor_pairs: int = Field(4, ge=2, le=64, description="BF16 pairs one ulp apart: the noise floor")
+    control_pairs: int = Field(1, ge=1, le=64, description="pairs of the candidate's modules with FP8 off")
+
+    @model_validator(mode="after")
+    def one_of(self) -> Self:
+        if self.branch and self.scratch:
+            raise ValueError("branch and scratch exclude each other: choose one")
+        if not (self.screen or self.branch or self.scratch):
+            raise ValueError("a design needs at least one of screen, branch, scratch")
+        return self
+
+
+class Parity(Settings):
+    """How good is good enough. Fixed before the run; part of the report's hash (PARITY.md 3)."""
+
+    margin: Literal["standard", "strict", "fp4"] | Annotated[float, Field(gt=0, lt=0.5)] = Field(
+        "standard", description="largest acceptable relative loss gap: standard 0.25 %, strict 0.10 %, fp4 1.0 %, or a fraction (0.005)"
+    )
+    serve: Serve = Field("bf16", description="precision in which the model will be served; fp8 makes the FP8 forward primary too")
+    serve_margin: Annotated[float, Field(gt=0, lt=0.5)] | None = Field(
+        None, description="margin of the FP8-forward endpoint under serve: fp8; the margin itself where absent"
+    )
+    require_fp8: bool = Field(True, description="false accepts a candidate without FP8: for A/A tests only, said in the headline")
+
+    @property
+    def margin_fraction(self) -> float:
+        return NAMED_MARGINS[self.margin] if isinstance(self.margin, str) else self.margin
+
+    @property
+    def serve_margin_fraction(self) -> float:
+        return self.margin_fraction if self.serve_margin is None else self.serve_margin
+
+
+class Budget(Settings):
+    gpu_hours: float | None = Field(None, gt=0, description="refuse to start a plan estimated to cost more than this")
+
+
+class SmallScalePhase(Settings):
+    shrink: float = Field(10.0, ge=1, description="divide the parameters by this, shape kept; 1 runs the model as it is")
+
+
+class Phases(Settings):
+    small_scale: SmallScalePhase = SmallScalePhase()
+
+
+class Launch(Settings):
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU where there is one")
+    threads_per_job: int = Field(1, ge=1, le=256, description="CPU threads of one job; part of what makes runs repeat bit for bit")
+    max_parallel: int | None = Field(None, ge=1, le=256, description="jobs at once; absent: cores / threads_per_job, one per GPU")
+    stall_timeout_seconds: float = Field(600, ge=1, description="stop a job that logs nothing for this long")
+
+
+class Plan(Settings):
+    """One plan, one question. Everything a run depends on stands here."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="reports go to reports/<name>/")
+    trainer: BuiltinTrainer = BuiltinTrainer()
+    model: LlamaModel
+    data: PythonSourceData = PythonSourceData()
+    training: Training
+    candidate: Candidate = Candidate()
+    design: Design
+    parity: Parity = Parity()
+    budget: Budget = Budget()
+    phases: Phases = Phases()
+    launch: Launch = Launch()
+
+    @model_validator(mode="after")
+    def screens_long_enough(self) -> Self:
+        """PARITY.md 2: K >= max(2 x amax history, 3 / (1 - beta2)), else the effect of the recipe is not in the window."""
+        screen = self.design.screen
+        if screen is None:
+            return self
+        need = screen_steps_needed(self)
+        if screen.num_steps < need:
+            raise ValueError(
+                f"design.screen.num_steps {screen.num_steps} is too short for this recipe and optimizer: it needs {need} "
+                "(the larger of 2 x amax_history_len and 3 / (1 - beta2))"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def a_a_test_is_said(self) -> Self:
+        if self.candidate.recipe.kind == "bf16" and self.parity.require_fp8:
+            raise ValueError("candidate.recipe bf16 is an A/A test: say parity.require_fp8: false, or choose an FP8 recipe")
+        return self
+
+
+def screen_steps_needed(plan: Plan) -> int:
+    """K that a screen needs at least (PARITY.md 2)."""
+    recipe = plan.candidate.recipe
+    history = recipe.amax_history_len if isinstance(recipe, DelayedRecipe) else 1
+    # The quotient is rounded before the ceiling: 3 / (1 - 0.95) is 60.00000000000005 in binary.
+    return max(2 * history, -int(-round(3 / (1 - plan.training.beta2), 6) // 1))

@@ -1,0 +1,1 @@
+"""Run directories: written by workers, read back as records."""

@@ -1,0 +1,1 @@
+"""A Report rendered for people (HTML, Markdown) and for machines (JSON, JUnit)."""

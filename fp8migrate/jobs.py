@@ -49,11 +49,15 @@ class Train(Settings):
     first_step: int = Field(0, ge=0)
     last_step: int = Field(ge=1)
     cooldown: Cooldown | None = None
-    one_ulp: int | None = Field(None, ge=0, description="floor: seed of the random signs by which every weight moves one ulp at the start")
+    one_ulp: int | None = Field(
+        None, ge=0, description="floor: seed of the random signs by which every weight moves one ulp at the start"
+    )
     warm_amax_batches: int = Field(0, ge=0, description="forward-backward passes without an update before the first step")
     validate_at: tuple[int, ...] = Field((), description="steps after which the held-out loss is measured")
     validate_forwards: tuple[Forward, ...] = ("bf16",)
-    forward_precision: Precision | None = Field(None, description="the FP8 forward of `validate_forwards`; the run's own where absent")
+    forward_precision: Precision | None = Field(
+        None, description="the FP8 forward of `validate_forwards`; the run's own where absent"
+    )
     checkpoint_at: tuple[int, ...] = Field((), description="steps whose checkpoints are kept")
     resume_every: int = Field(100, ge=1, description="steps between checkpoints that a killed run resumes from")
 

@@ -153,13 +153,18 @@ class Parity(Settings):
     """How good is good enough. Fixed before the run; part of the report's hash (PARITY.md 3)."""
 
     margin: Literal["standard", "strict", "fp4"] | Annotated[float, Field(gt=0, lt=0.5)] = Field(
-        "standard", description="largest acceptable relative loss gap: standard 0.25 %, strict 0.10 %, fp4 1.0 %, or a fraction (0.005)"
+        "standard",
+        description="largest acceptable relative loss gap: standard 0.25 %, strict 0.10 %, fp4 1.0 %, or a fraction (0.005)",
     )
-    serve: Serve = Field("bf16", description="precision in which the model will be served; fp8 makes the FP8 forward primary too")
+    serve: Serve = Field(
+        "bf16", description="precision in which the model will be served; fp8 makes the FP8 forward primary too"
+    )
     serve_margin: Annotated[float, Field(gt=0, lt=0.5)] | None = Field(
         None, description="margin of the FP8-forward endpoint under serve: fp8; the margin itself where absent"
     )
-    require_fp8: bool = Field(True, description="false accepts a candidate without FP8: for A/A tests only, said in the headline")
+    require_fp8: bool = Field(
+        True, description="false accepts a candidate without FP8: for A/A tests only, said in the headline"
+    )
 
     @property
     def margin_fraction(self) -> float:
@@ -184,8 +189,12 @@ class Phases(Settings):
 
 class Launch(Settings):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU where there is one")
-    threads_per_job: int = Field(1, ge=1, le=256, description="CPU threads of one job; part of what makes runs repeat bit for bit")
-    max_parallel: int | None = Field(None, ge=1, le=256, description="jobs at once; absent: cores / threads_per_job, one per GPU")
+    threads_per_job: int = Field(
+        1, ge=1, le=256, description="CPU threads of one job; part of what makes runs repeat bit for bit"
+    )
+    max_parallel: int | None = Field(
+        None, ge=1, le=256, description="jobs at once; absent: cores / threads_per_job, one per GPU"
+    )
     stall_timeout_seconds: float = Field(600, ge=1, description="stop a job that logs nothing for this long")
 
 

@@ -1,0 +1,78 @@
+"""`python -m fp8migrate.worker run DIRECTORY [--start CHECKPOINT]` and `… probe`: what the engine starts.
+
+Exit codes: 0 the outcome is recorded (a NaN is an outcome), 2 wrong use, 5 the disk failed, 75 stopped on request.
+"""
+
+import argparse
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import torch
+
+from fp8migrate.errors import ExitCode, InfrastructureError, UserError
+from fp8migrate.plan.schema import PythonSourceData
+from fp8migrate.records.schema import Outcome
+from fp8migrate.records.writer import RunWriter
+from fp8migrate.worker.data import load_corpus
+from fp8migrate.worker.probe import probe
+from fp8migrate.worker.runtime import StopSignal, choose_device, make_deterministic
+from fp8migrate.worker.tasks import TASKS, TaskContext
+from fp8migrate.worker.tasks.context import Interrupted, NonFinite
+
+EXIT_INTERRUPTED = 75
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m fp8migrate.worker")
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run")
+    run.add_argument("directory", type=Path)
+    run.add_argument("--start", type=Path)
+    look = commands.add_parser("probe")
+    look.add_argument("--device", required=True)
+    look.add_argument("--data", required=True)
+    options = parser.parse_args(arguments)
+    try:
+        if options.command == "probe":
+            print(probe(options.device, PythonSourceData.model_validate_json(options.data)).model_dump_json())
+            return 0
+        return run_job(options.directory, options.start)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+
+
+def run_job(directory: Path, start: Path | None) -> int:
+    """Carry out the job of a run directory and record how it ended."""
+    stop = StopSignal().listen()
+    started = time.monotonic()
+    writer = RunWriter(directory)
+    writer.lock()
+    job = writer.run.job
+    make_deterministic(job.threads)
+    device = choose_device(job.device)
+    corpus = load_corpus(job.task.data)
+    context = TaskContext(job, directory, start, writer, device, corpus, stop)
+    code, outcome = 0, Outcome(status="completed")
+    try:
+        TASKS[job.task.kind](context)
+        outcome = Outcome(status="completed", last_step=getattr(job.task, "last_step", 0))
+    except Interrupted as error:
+        code, outcome = EXIT_INTERRUPTED, Outcome(status="interrupted", detail=str(error), last_step=error.step)
+    except NonFinite as error:
+        outcome = Outcome(status="failed", cause="non_finite", detail=str(error), last_step=error.step)
+    except torch.OutOfMemoryError as error:
+        traceback.print_exc()
+        outcome = Outcome(status="failed", cause="out_of_memory", detail=str(error).splitlines()[0])
+    except OSError as error:
+        raise InfrastructureError(f"could not write the run: {error}", where=str(directory)) from error
+    elapsed = time.monotonic() - started
+    writer.finish(outcome.model_copy(update={"exit_code": code, "wall_seconds": elapsed}))
+    return code
+
+
+if __name__ == "__main__":
+    assert ExitCode.INFRASTRUCTURE == 5  # noqa: PLR2004 - the engine reads this number
+    sys.exit(main(sys.argv[1:]))

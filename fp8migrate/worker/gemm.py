@@ -1,0 +1,60 @@
+"""BF16 GEMMs as a tensor core does them: BF16 operands, FP32 accumulation, one rounding of the result.
+
+Where the machine has BF16 matrix units (CUDA, AMX, AVX512-BF16) tensors are BF16. Elsewhere torch's BF16 GEMM is twenty times
+slower than FP32, so operands are kept as float32 tensors that hold BF16 values: products of those are exact in FP32, so the
+result is the same up to the order of accumulation, which differs between machines anyway.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fp8migrate.worker.rounding import round_to_bf16
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """How this device multiplies. `native`: BF16 tensors; else float32 tensors that hold BF16 values."""
+
+    native: bool
+    on_cuda: bool
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.native else torch.float32
+
+    @property
+    def description(self) -> str:
+        return "native" if self.native else "float32 over BF16-rounded operands"
+
+    def operand(self, x: Tensor) -> Tensor:
+        """x rounded to BF16, in the dtype that `matmul` takes. Exact for values that are BF16 (so every FP8 value) already."""
+        return x.to(torch.bfloat16) if self.native else round_to_bf16(x)
+
+    def exact_operand(self, x_float32: Tensor) -> Tensor:
+        """A float32 tensor whose values are BF16 values already, in the dtype that `matmul` takes."""
+        return x_float32.to(torch.bfloat16) if self.native else x_float32
+
+    def matmul(self, a: Tensor, b: Tensor, scale: Tensor | None = None) -> Tensor:
+        """(a · b) · scale with one rounding to BF16 after it. a: [m, k], b: [k, n], scale: float32 scalar tensor or none."""
+        if not self.native:
+            product = a @ b
+            return round_to_bf16(product if scale is None else product.mul_(scale))
+        if scale is None:
+            return a @ b
+        if self.on_cuda:
+            return torch.mm(a, b, out_dtype=torch.float32).mul_(scale).to(torch.bfloat16)
+        # On a CPU reading the scale costs nothing, and addmm applies alpha before it rounds.
+        return torch.addmm(a.new_zeros(()), a, b, beta=0, alpha=float(scale))
+
+
+def has_native_bf16(device: torch.device) -> bool:
+    """Whether BF16 GEMMs are worth having here (see the module's text)."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
+
+
+def gemm_for(device: torch.device) -> Gemm:
+    return Gemm(native=has_native_bf16(device), on_cuda=device.type == "cuda")

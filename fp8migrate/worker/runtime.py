@@ -1,0 +1,51 @@
+"""The process a worker runs in: device, threads, determinism, and being told to stop."""
+
+import os
+import signal
+from dataclasses import dataclass, field
+from types import FrameType
+
+import torch
+
+from fp8migrate.errors import UsageError
+
+
+def choose_device(wanted: str) -> torch.device:
+    """`auto` takes a GPU where there is one. Raises UsageError for `cuda` without a GPU."""
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise UsageError("launch.device is cuda, and torch sees no CUDA GPU", next_step="Say launch.device: auto or cpu.")
+    if wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available()):
+        return torch.device("cuda", 0)
+    return torch.device("cpu")
+
+
+def make_deterministic(threads: int) -> None:
+    """Same inputs, same bits: fixed thread count, deterministic kernels, no TF32, no reduced-precision sums in BF16 GEMMs."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+
+@dataclass
+class StopSignal:
+    """Whether the run should end after the step at hand: on SIGTERM or SIGINT, or when the engine that started it is gone.
+
+    A worker that outlived its engine would write into a run directory that a new engine has taken over.
+    """
+
+    parent: int = field(default_factory=os.getppid)
+    received: bool = False
+
+    def listen(self) -> "StopSignal":
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._receive)
+        return self
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.received = True
+
+    @property
+    def requested(self) -> bool:
+        return self.received or os.getppid() != self.parent

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fp8migrate.jobs import Arm, DesignName
+from fp8migrate.jobs import Arm, DesignName, Forward
 from fp8migrate.plan.audit import AuditRow
 from fp8migrate.records.schema import Conversion, Environment, Outcome, Series
 
@@ -50,18 +50,25 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class PairCurves:
-    """Training-loss curves of one pair, on the steps as logged."""
+    """Training-loss curves of one pair, on the steps as logged. first_step: updates done before the pair starts."""
 
     arm: Arm
     pair: int
     fraction: float | None
     baseline: Series
     candidate: Series
+    first_step: int = 0
 
 
 @dataclass(frozen=True)
 class RunFact:
-    """How one run of the comparison ended. `expected_last_step` against `outcome.last_step` tells a cut run."""
+    """How one run of the comparison ended. `expected_last_step` against `outcome.last_step` tells a cut run.
+
+    non_finite_at: first step at which a training loss, gradient norm or validation loss was NaN or Inf. missing_steps:
+    steps without a logged loss up to the last that was reached, where every step should have one. constant_loss: the loss
+    never changed; zero_gradients: the gradient norm was 0 at every step. final_loss: robust mean of the final window.
+    validated: forwards under which the last step was validated.
+    """
 
     arm: Arm
     pair: int
@@ -71,6 +78,12 @@ class RunFact:
     outcome: Outcome | None
     expected_last_step: int
     directory: str
+    non_finite_at: int | None = None
+    missing_steps: int = 0
+    constant_loss: bool = False
+    zero_gradients: bool = False
+    final_loss: float | None = None
+    validated: tuple[Forward, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +95,9 @@ class Comparison:
     identical_pairs: pairs whose candidate training losses equal the baseline's bit for bit at every step.
     step_digits: least number of significant digits that the losses were logged with; None for full precision.
     data_passes: most often that any run saw its training text (1.0: once).
+    primary: the endpoints that decide: validation_loss (and validation_loss_fp8 where the model is served in FP8), or
+    training_loss where the runs validate nothing. uniform_loss: of a model that knows nothing, nats per token.
+    first_step, last_step: of the last fraction's runs; tokens: that each run trained on.
     """
 
     design: DesignName
@@ -106,6 +122,15 @@ class Comparison:
     model: str = ""
     tokens: int = 0
     decayed: bool = True
+    primary: tuple[Endpoint, ...] = ("validation_loss",)
+    uniform_loss: float | None = None
+    first_step: int = 0
+    last_step: int = 0
+
+    def margin_of(self, endpoint: Endpoint) -> float:
+        """serve_margin for what a model served in FP8 shows, else the margin (PARITY.md 3)."""
+        served = endpoint == "validation_loss_fp8" or (endpoint == "training_loss" and self.serve == "fp8")
+        return self.serve_margin if served else self.margin
 
     def cell(self, arm: Arm, endpoint: Endpoint, fraction: float | None) -> Cell | None:
         return next((c for c in self.cells if (c.arm, c.endpoint, c.fraction) == (arm, endpoint, fraction)), None)

@@ -1,0 +1,96 @@
+"""Has a run diverged from its partner? The block rule of PARITY.md 5, on the relative gap of the training losses."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp8migrate.statistics.robust import block_medians
+
+Array = NDArray[np.float64]
+
+# PARITY.md 5.
+BLOCKS = 100
+LEAST_STEPS_FOR_BLOCKS = 500
+LEAST_GAP = 0.01
+MARGINS = 4
+FLOORS = 4
+RUN_OF_BLOCKS = 5
+IGNORED_SHARE = 0.05
+QUARTERS = 4
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Where a run left its partner. share: of the run at the end of the block that decided; gap and threshold there."""
+
+    share: float
+    gap: float
+    threshold: float
+
+
+def num_blocks(num_steps: int) -> int:
+    """Blocks of 1 % of the run; below 500 steps its four quarters."""
+    return BLOCKS if num_steps >= LEAST_STEPS_FOR_BLOCKS else QUARTERS
+
+
+def gap_blocks(gap: Array) -> Array:
+    """Block medians of a relative gap over a run's steps: (BLOCKS,), or (4,) for a run below 500 steps."""
+    return block_medians(gap, num_blocks(gap.size))
+
+
+def floor_level(floor_blocks: Array) -> Array:
+    """τ(t): root mean square over the floor's pairs, (pairs, blocks) → (blocks,). Blocks without a value count as 0.
+
+    Around zero, not around their mean: two BF16 runs one ulp apart have no true gap.
+    """
+    finite = np.isfinite(floor_blocks)
+    squares = np.where(finite, floor_blocks, 0.0) ** 2
+    return np.asarray(np.sqrt(squares.sum(axis=0) / np.maximum(finite.sum(axis=0), 1)), dtype=np.float64)
+
+
+def threshold(margin: float, floor: Array) -> Array:
+    """max(1 %, 4m, 4τ(t)), (blocks,)."""
+    return np.maximum(max(LEAST_GAP, MARGINS * margin), FLOORS * floor)
+
+
+def divergence(gaps: Array, thresholds: Array) -> Divergence | None:
+    """Judge block medians `gaps` against `thresholds`, both (blocks,) as from `gap_blocks` and `threshold`.
+
+    The tail of a run that was cut short is NaN: its last blocks are the last that have a value.
+    """
+    if gaps.size == QUARTERS:
+        return _screen_divergence(gaps, thresholds)
+    above = np.nan_to_num(gaps, nan=-np.inf) > thresholds
+    above[: round(IGNORED_SHARE * gaps.size)] = False
+    index = _end_of_first_run(above, RUN_OF_BLOCKS)
+    if index is None:
+        index = _last_if_still_above(gaps, above)
+    return None if index is None else Divergence((index + 1) / gaps.size, float(gaps[index]), float(thresholds[index]))
+
+
+def _last_if_still_above(gaps: Array, above: NDArray[np.bool_]) -> int | None:
+    """Index of the last block that has a value, where it and the two before are above and not falling."""
+    present = np.flatnonzero(np.isfinite(gaps))
+    if present.size < 3:
+        return None
+    last_three = present[-3:]
+    not_falling = gaps[last_three[-1]] >= gaps[last_three[0]]
+    return int(last_three[-1]) if above[last_three].all() and not_falling else None
+
+
+def _screen_divergence(quarters: Array, thresholds: Array) -> Divergence | None:
+    """Short runs: the last quarter is above the threshold and above the third."""
+    if quarters[3] > thresholds[3] and quarters[3] > quarters[2]:
+        return Divergence(1.0, float(quarters[3]), float(thresholds[3]))
+    return None
+
+
+def _end_of_first_run(flags: NDArray[np.bool_], length: int) -> int | None:
+    """Index at which `length` flags in a row are reached for the first time."""
+    count = 0
+    for index, flag in enumerate(flags):
+        count = count + 1 if flag else 0
+        if count == length:
+            return index
+    return None

@@ -17,34 +17,47 @@ NAMED_MARGINS = {"standard": 0.0025, "strict": 0.0010, "fp4": 0.010}
 MIN_PAIRS_TO_PASS = 4
 
 
+class InconsistentError(ValueError):
+    """Settings that do not go together: for each problem the key (relative to the model, dotted) and what is wrong with it."""
+
+    def __init__(self, problems: dict[str, str]) -> None:
+        super().__init__("; ".join(f"{key}: {what}" for key, what in problems.items()))
+        self.problems = problems
+
+
 class BuiltinTrainer(Settings):
-    kind: Literal["builtin"] = "builtin"
+    """The trainer that comes with fp8migrate."""
+
+    kind: Literal["builtin"] = Field("builtin", description="the trainer that comes with fp8migrate")
 
 
 class LlamaModel(Settings):
     """A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU. Tokens are bytes."""
 
-    kind: Literal["llama"] = "llama"
+    kind: Literal["llama"] = Field("llama", description="RMSNorm, rotary positions, grouped-query attention, SwiGLU")
     num_layers: int = Field(ge=1, description="decoder layers")
     hidden_size: int = Field(ge=16, description="width of the residual stream")
     num_heads: int = Field(ge=1, description="attention heads; divides hidden_size")
     num_kv_heads: int = Field(ge=1, description="key and value heads; divides num_heads")
     ffn_hidden_size: int = Field(ge=16, description="inner width of the SwiGLU feed-forward")
     vocab_size: int = Field(256, ge=256, description="tokens are bytes, so 256 or more")
-    rope_theta: float = Field(10000.0, gt=0)
-    norm_epsilon: float = Field(1e-5, gt=0)
+    rope_theta: float = Field(10000.0, gt=0, description="base of the rotary positions' wavelengths")
+    norm_epsilon: float = Field(1e-5, gt=0, description="added to the mean square in RMSNorm")
     init_std: float = Field(0.02, gt=0, description="standard deviation of the initial weights")
 
     @model_validator(mode="after")
     def heads_divide(self) -> Self:
+        problems = {}
         if self.hidden_size % self.num_heads:
-            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
-        if (self.hidden_size // self.num_heads) % 2:
-            raise ValueError(
-                f"hidden_size / num_heads = {self.hidden_size // self.num_heads} is odd; rotary positions need an even head size"
+            problems["hidden_size"] = f"{self.hidden_size} is not a multiple of num_heads {self.num_heads}"
+        elif self.head_size % 2:
+            problems["hidden_size"] = (
+                f"hidden_size / num_heads = {self.head_size} is odd; rotary positions need an even head size"
             )
         if self.num_heads % self.num_kv_heads:
-            raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
+            problems["num_kv_heads"] = f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
+        if problems:
+            raise InconsistentError(problems)
         return self
 
     @property
@@ -55,35 +68,38 @@ class LlamaModel(Settings):
 class PythonSourceData(Settings):
     """The Python standard library's own source text as bytes: real text on every machine, no download."""
 
-    kind: Literal["python_source"] = "python_source"
+    kind: Literal["python_source"] = Field("python_source", description="Python's own standard library, no download")
     validation_tokens: int = Field(65536, ge=1024, description="held-out tokens per evaluation")
 
 
 class Training(Settings):
     """One schedule for every arm: linear warm-up, then cosine to min_learning_rate_ratio at num_steps."""
 
-    num_steps: int = Field(ge=1)
-    sequence_length: int = Field(ge=8)
+    num_steps: int = Field(ge=1, description="optimizer steps of the whole schedule")
+    sequence_length: int = Field(ge=8, description="tokens per sequence")
     micro_batch_size: int = Field(ge=1, description="sequences per forward pass")
     global_batch_size: int = Field(ge=1, description="sequences per optimizer step; a multiple of micro_batch_size")
-    learning_rate: float = Field(gt=0)
-    min_learning_rate_ratio: float = Field(0.1, ge=0, le=1)
-    warmup_steps: int = Field(ge=0)
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.95, ge=0, lt=1)
-    epsilon: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.1, ge=0)
-    grad_clip_norm: float = Field(1.0, gt=0)
+    learning_rate: float = Field(gt=0, description="AdamW's peak rate, reached after the warm-up")
+    min_learning_rate_ratio: float = Field(0.1, ge=0, le=1, description="the rate at num_steps as a share of the peak")
+    warmup_steps: int = Field(ge=0, description="steps of linear warm-up; below num_steps")
+    beta1: float = Field(0.9, ge=0, lt=1, description="AdamW: decay of the gradient's mean")
+    beta2: float = Field(0.95, ge=0, lt=1, description="AdamW: decay of the gradient's mean square")
+    epsilon: float = Field(1e-8, gt=0, description="AdamW: added to the root of the mean square")
+    weight_decay: float = Field(0.1, ge=0, description="AdamW: decoupled decay of the weights")
+    grad_clip_norm: float = Field(1.0, gt=0, description="gradients are scaled down to this global norm")
     seed: int = Field(1234, ge=0, description="of the initial weights and the data order")
 
     @model_validator(mode="after")
     def consistent(self) -> Self:
+        problems = {}
         if self.global_batch_size % self.micro_batch_size:
-            raise ValueError(
-                f"global_batch_size {self.global_batch_size} is not a multiple of micro_batch_size {self.micro_batch_size}"
+            problems["global_batch_size"] = (
+                f"{self.global_batch_size} is not a multiple of micro_batch_size {self.micro_batch_size}"
             )
         if self.warmup_steps >= self.num_steps:
-            raise ValueError(f"warmup_steps {self.warmup_steps} must be below num_steps {self.num_steps}")
+            problems["warmup_steps"] = f"{self.warmup_steps} must be below num_steps {self.num_steps}"
+        if problems:
+            raise InconsistentError(problems)
         return self
 
     @property
@@ -97,7 +113,7 @@ class Candidate(Settings):
     backend: Literal["auto", "emulated"] = Field(
         "auto", description="auto: emulated, unless the GPU has FP8 (then name the backend yourself)"
     )
-    recipe: Recipe = Field(default_factory=DelayedRecipe)
+    recipe: Recipe = Field(default_factory=DelayedRecipe, description="how tensors are scaled into FP8")
     keep_bf16: tuple[str, ...] = Field(
         ("lm_head",), description="layers left in BF16: lm_head, first_layer, last_layer, or name patterns (layers.*.mlp.down)"
     )
@@ -106,14 +122,16 @@ class Candidate(Settings):
 class ScreenDesign(Settings):
     """Short cooled branches from several fractions of a BF16 trunk. Can convict, never acquit (PARITY.md 2)."""
 
-    fractions: tuple[Fraction, ...] = Field((0.3, 0.6, 0.9), min_length=1)
+    fractions: tuple[Fraction, ...] = Field(
+        (0.3, 0.6, 0.9), min_length=1, description="of the BF16 trunk where screens start; rising"
+    )
     num_steps: int = Field(150, ge=1, description="K: steps of each screen; the learning rate cools to zero over them")
     data_orders: int = Field(4, ge=2, le=64, description="pairs per fraction")
 
     @model_validator(mode="after")
     def rising(self) -> Self:
         if list(self.fractions) != sorted(set(self.fractions)):
-            raise ValueError("fractions must rise, each named once")
+            raise InconsistentError({"fractions": "must rise, each named once"})
         return self
 
 
@@ -121,21 +139,21 @@ class BranchDesign(Settings):
     """Pairs that start from one BF16 checkpoint and run to the end of the schedule. PASS: from that checkpoint on."""
 
     at: Fraction = Field(0.5, description="fraction of the plan's own BF16 trunk to start from")
-    pairs: int = Field(4, ge=1, le=64)
+    pairs: int = Field(4, ge=1, le=64, description="BF16 and FP8 runs from that checkpoint; a PASS needs 4")
 
 
 class ScratchDesign(Settings):
     """Pairs that start from the initial weights and run the whole schedule."""
 
-    pairs: int = Field(5, ge=1, le=64)
+    pairs: int = Field(5, ge=1, le=64, description="BF16 and FP8 runs from the initial weights; a PASS needs 4")
 
 
 class Design(Settings):
     """Which pairs are run. A screen may stand before either design; a branch or scratch design is what can PASS."""
 
-    screen: ScreenDesign | None = None
-    branch: BranchDesign | None = None
-    scratch: ScratchDesign | None = None
+    screen: ScreenDesign | None = Field(None, description="short branches of a BF16 run: convict cheaply")
+    branch: BranchDesign | None = Field(None, description="pairs from a BF16 checkpoint; excludes scratch")
+    scratch: ScratchDesign | None = Field(None, description="pairs from the initial weights; excludes branch")
     sensitivity: Recipe = Field(KNOWN_BAD, description="the recipe known to be bad that the design must convict")
     floor_pairs: int = Field(4, ge=2, le=64, description="BF16 pairs one ulp apart: the noise floor")
     control_pairs: int = Field(1, ge=1, le=64, description="pairs of the candidate's modules with FP8 off")
@@ -143,9 +161,9 @@ class Design(Settings):
     @model_validator(mode="after")
     def one_of(self) -> Self:
         if self.branch and self.scratch:
-            raise ValueError("branch and scratch exclude each other: choose one")
+            raise InconsistentError({"scratch": "branch and scratch exclude each other: choose one"})
         if not (self.screen or self.branch or self.scratch):
-            raise ValueError("a design needs at least one of screen, branch, scratch")
+            raise InconsistentError({"": "a design needs at least one of screen, branch, scratch"})
         return self
 
 
@@ -176,18 +194,29 @@ class Parity(Settings):
 
 
 class Budget(Settings):
+    """What the plan may cost. Does not change any result."""
+
     gpu_hours: float | None = Field(None, gt=0, description="refuse to start a plan estimated to cost more than this")
 
 
 class SmallScalePhase(Settings):
+    """The plan's model shrunk, so that pairs of whole runs are affordable."""
+
     shrink: float = Field(10.0, ge=1, description="divide the parameters by this, shape kept; 1 runs the model as it is")
+    learning_rate_rule: Literal["inverse_width", "keep"] = Field(
+        "inverse_width", description="of the shrunk model: the plan's rate × width / shrunk width, or the plan's rate"
+    )
 
 
 class Phases(Settings):
-    small_scale: SmallScalePhase = SmallScalePhase()
+    """Settings of the phases."""
+
+    small_scale: SmallScalePhase = Field(SmallScalePhase(), description="pairs of a shrunk model")
 
 
 class Launch(Settings):
+    """Where and how jobs run."""
+
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU where there is one")
     threads_per_job: int = Field(
         1, ge=1, le=256, description="CPU threads of one job; part of what makes runs repeat bit for bit"
@@ -201,36 +230,36 @@ class Launch(Settings):
 class Plan(Settings):
     """One plan, one question. Everything a run depends on stands here."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="reports go to reports/<name>/")
-    trainer: BuiltinTrainer = BuiltinTrainer()
-    model: LlamaModel
-    data: PythonSourceData = PythonSourceData()
-    training: Training
-    candidate: Candidate = Candidate()
-    design: Design
-    parity: Parity = Parity()
-    budget: Budget = Budget()
-    phases: Phases = Phases()
-    launch: Launch = Launch()
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="reports go to reports/<name>/",
+        json_schema_extra={"expected": "1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit"},
+    )
+    trainer: BuiltinTrainer = Field(BuiltinTrainer(), description="what trains")
+    model: LlamaModel = Field(description="what is trained")
+    data: PythonSourceData = Field(PythonSourceData(), description="what it is trained on")
+    training: Training = Field(description="how long and how; the same for every arm")
+    candidate: Candidate = Field(Candidate(), description="the FP8 configuration under test")
+    design: Design = Field(description="which pairs of BF16 and FP8 runs")
+    parity: Parity = Field(Parity(), description="how good is good enough")
+    budget: Budget = Field(Budget(), description="what it may cost")
+    phases: Phases = Field(Phases(), description="settings of the phases")
+    launch: Launch = Field(Launch(), description="where and how jobs run")
 
     @model_validator(mode="after")
-    def screens_long_enough(self) -> Self:
-        """PARITY.md 2: K >= max(2 x amax history, 3 / (1 - beta2)), else the effect of the recipe is not in the window."""
+    def consistent(self) -> Self:
+        problems = {}
         screen = self.design.screen
-        if screen is None:
-            return self
-        need = screen_steps_needed(self)
-        if screen.num_steps < need:
-            raise ValueError(
-                f"design.screen.num_steps {screen.num_steps} is too short for this recipe and optimizer: it needs {need} "
+        # PARITY.md 2: in a shorter screen the effect of the recipe is not in the window.
+        if screen is not None and screen.num_steps < (need := screen_steps_needed(self)):
+            problems["design.screen.num_steps"] = (
+                f"{screen.num_steps} is too short for this recipe and optimizer: it needs {need} "
                 "(the larger of 2 x amax_history_len and 3 / (1 - beta2))"
             )
-        return self
-
-    @model_validator(mode="after")
-    def a_a_test_is_said(self) -> Self:
         if self.candidate.recipe.kind == "bf16" and self.parity.require_fp8:
-            raise ValueError("candidate.recipe bf16 is an A/A test: say parity.require_fp8: false, or choose an FP8 recipe")
+            problems["candidate.recipe"] = "bf16 is an A/A test: say parity.require_fp8: false, or choose an FP8 recipe"
+        if problems:
+            raise InconsistentError(problems)
         return self
 
 

@@ -48,7 +48,7 @@ class ParameterCount:
 class GemmSite:
     """One place in the model where GEMMs run. FLOPs are per token of the batch.
 
-    `out_features` and `in_features` are 0 for attention's products. They have no weights: their backward is data gradient alone.
+    `out_features` and `in_features` are 0 for attention's products. Without weights, their backward is data gradient alone.
     """
 
     name: str

@@ -19,21 +19,35 @@ _LOCK_POLL_SECONDS = 0.05
 _TAIL_BYTES = 65536
 
 
+# A folder that cannot be used as it is given (exit code 2); every other failure is the machine's (exit code 5).
+_UNUSABLE = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.EINVAL,
+)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 @contextmanager
-def infrastructure_errors(path: Path) -> Iterator[None]:
-    """Failures of the operating system while `path` is written, as InfrastructureError."""
+def write_errors(path: Path) -> Iterator[None]:
+    """Failures of the operating system while `path` is written, as UsageError (read-only, a file in the way) or
+    InfrastructureError (full disk, broken disk).
+    """
     try:
         yield
     except OSError as error:
-        raise InfrastructureError(
-            f"cannot be written: {error.strerror or error}", where=str(path), next_step=_next_step(error)
-        ) from error
-
-
-def _next_step(error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return "Free some space, then give the same command again: it goes on from what is there."
-    return "Nothing was half-written. Once the folder can be written again, give the same command again."
+        what = f"cannot be written: {error.strerror or error}"
+        if error.errno in _UNUSABLE:
+            raise UsageError(what, where=str(path), next_step="Name a folder that can be written to.") from error
+        cure = "Free some space" if error.errno in _FULL else "Once the disk can be written to again"
+        next_step = f"{cure}, then give the same command again: it goes on from what is there."
+        raise InfrastructureError(what, where=str(path), next_step=next_step) from error
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -42,7 +56,7 @@ def replace_file(path: Path, content: bytes) -> None:
     Raises InfrastructureError. The caller sees to it that nobody else writes the same path.
     """
     temporary = path.with_name(f".{path.name}.tmp")
-    with infrastructure_errors(path):
+    with write_errors(path):
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
             try:
@@ -84,7 +98,7 @@ class AppendFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with infrastructure_errors(path):
+        with write_errors(path):
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
             self._cut_torn_line()
 
@@ -104,7 +118,7 @@ class AppendFile:
     def append(self, line: bytes) -> None:
         """Append `line` (without its line end), or nothing at all."""
         content = line + b"\n"
-        with infrastructure_errors(self.path):
+        with write_errors(self.path):
             written = os.write(self._descriptor, content)
             if written != len(content):
                 # A disk that fills up takes part of a line first. Take it back: nothing is left half-written.
@@ -113,7 +127,7 @@ class AppendFile:
 
     def sync(self) -> None:
         """Wait until everything appended so far would survive a power cut."""
-        with infrastructure_errors(self.path):
+        with write_errors(self.path):
             os.fsync(self._descriptor)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from fp8migrate.errors import UsageError
 from fp8migrate.jobs import Forward
-from fp8migrate.records.files import AppendFile, FileLock, infrastructure_errors, replace_file
+from fp8migrate.records.files import AppendFile, FileLock, replace_file, write_errors
 from fp8migrate.records.nonfinite import encode, word
 from fp8migrate.records.schema import Conversion, Environment, Outcome, RunFile
 
@@ -71,7 +71,8 @@ def save_run_file(directory: Path, run: RunFile) -> None:
 class RunWriter:
     """Writes one run directory that the engine has prepared (run.json names the job). One writer at a time: `lock` first.
 
-    Every method raises InfrastructureError when the disk is full or fails; then nothing is left half-written.
+    Every method raises InfrastructureError when the disk is full or fails, UsageError when it cannot be written to at all;
+    then nothing is left half-written.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -82,7 +83,7 @@ class RunWriter:
 
     def lock(self, timeout_seconds: float = 30.0) -> None:
         """Keep every other writer out until this process ends. Raises UsageError naming the holder after the time-out."""
-        with infrastructure_errors(self._lock.path):
+        with write_errors(self._lock.path):
             self._lock.acquire(timeout_seconds)
         self.run = load_run_file(self.directory)
 
@@ -129,7 +130,7 @@ class RunWriter:
         if not _TABLE_NAME.fullmatch(name):
             raise ValueError(f"table name {name!r} is not a plain name")
         folder = self.directory / TABLES
-        with infrastructure_errors(folder):
+        with write_errors(folder):
             folder.mkdir(exist_ok=True)
         replace_file(folder / f"{name}.jsonl", b"".join(orjson.dumps(encode(row)) + b"\n" for row in rows))
 

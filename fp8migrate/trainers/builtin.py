@@ -1,0 +1,78 @@
+"""The built-in trainer: fp8migrate's own worker, started as a program so that torch stays out of every other process."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from fp8migrate.errors import ExitCode, InfrastructureError, UsageError
+from fp8migrate.jobs import Job
+from fp8migrate.plan.schema import Plan
+from fp8migrate.records.log_tail import last_words
+from fp8migrate.records.schema import Environment
+
+_PROBE_TIMEOUT_SECONDS = 600
+# -P: the current folder is not searched for modules, so that a user's profile.py or datasets/ does not stand in for a real one.
+_WORKER = (sys.executable, "-P", "-m", "fp8migrate.worker")
+
+
+class Builtin:
+    """Runs every task with `python -m fp8migrate.worker`."""
+
+    def environment(self, plan: Plan) -> Environment:
+        """Ask the worker (a few seconds: it imports torch and reads the data). Never cached: any of it may have changed.
+
+        Raises UsageError when torch is missing or the machine cannot run the plan, InfrastructureError when the probe is ended.
+        """
+        if importlib.util.find_spec("torch") is None:
+            raise UsageError(
+                "the built-in trainer needs PyTorch, which is not installed here", next_step="pip install 'fp8migrate[train]'"
+            )
+        probe = (*_WORKER, "probe", "--device", plan.launch.device, "--data", plan.data.model_dump_json())
+        # What the worker's threads will be is fixed by the plan, whatever this shell says: else its variables would change
+        # the environment, and every run would be done again.
+        threads = str(plan.launch.threads_per_job)
+        variables = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        try:
+            ended = subprocess.run(
+                probe,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=variables,
+                timeout=_PROBE_TIMEOUT_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise InfrastructureError(f"looking at the machine took longer than {_PROBE_TIMEOUT_SECONDS} s") from error
+        except OSError as error:
+            raise InfrastructureError(f"cannot be started: {error.strerror}", where=sys.executable) from error
+        if ended.returncode != 0:
+            raise _failure(ended.returncode, ended.stderr)
+        return _parse(ended.stdout)
+
+    def command(self, job: Job, run_directory: Path, start: Path | None) -> Sequence[str]:
+        begin = () if start is None else ("--start", str(start))
+        return (*_WORKER, "run", str(run_directory), *begin)
+
+
+def _failure(code: int, stderr: str) -> UsageError | InfrastructureError:
+    words = last_words(stderr) or f"exit code {code}"
+    if code == ExitCode.INFRASTRUCTURE or code < 0:
+        return InfrastructureError(f"looking at the machine was ended from outside: {words}")
+    if code == ExitCode.USAGE:
+        return UsageError(words)
+    return UsageError(f"this machine cannot run the plan: {words}")
+
+
+def _parse(stdout: str) -> Environment:
+    lines = stdout.strip().splitlines()
+    try:
+        return Environment.model_validate_json(lines[-1] if lines else "")
+    except ValidationError as error:
+        raise RuntimeError(f"the worker's probe printed no environment: {stdout[-500:]!r}") from error

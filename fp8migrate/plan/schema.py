@@ -9,6 +9,7 @@ from fp8migrate.settings import Settings
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Serve = Literal["bf16", "fp8"]
+LearningRateRule = Literal["inverse_width", "keep"]
 
 # PARITY.md 3: non-inferiority margins as relative gaps. "standard" is DeepSeek-V3's published bound (0.25 %).
 NAMED_MARGINS = {"standard": 0.0025, "strict": 0.0010, "fp4": 0.010}
@@ -203,7 +204,7 @@ class SmallScalePhase(Settings):
     """The plan's model shrunk, so that pairs of whole runs are affordable."""
 
     shrink: float = Field(10.0, ge=1, description="divide the parameters by this, shape kept; 1 runs the model as it is")
-    learning_rate_rule: Literal["inverse_width", "keep"] = Field(
+    learning_rate_rule: LearningRateRule = Field(
         "inverse_width", description="of the shrunk model: the plan's rate × width / shrunk width, or the plan's rate"
     )
 

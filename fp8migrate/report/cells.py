@@ -1,0 +1,109 @@
+"""The numbers of one cell of a comparison: mean gap, one-sided bounds (PARITY.md 4), and the margin it is held against."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp8migrate.evidence.schema import Cell, Comparison, Endpoint
+from fp8migrate.jobs import Arm, DesignName
+
+ENDPOINT_ORDER: tuple[Endpoint, ...] = ("validation_loss", "validation_loss_fp8", "training_loss", "forward_penalty")
+ARM_ORDER: tuple[Arm, ...] = ("candidate", "control", "floor", "sensitivity")
+
+
+@dataclass(frozen=True, eq=False)
+class Gap:
+    """One cell, ready to be shown. lower, upper: None where fewer than two pairs give no interval. margin: None where
+    the endpoint is shown and not judged."""
+
+    design: DesignName
+    arm: Arm
+    endpoint: Endpoint
+    fraction: float | None
+    values: NDArray[np.float64]
+    mean: float
+    lower: float | None
+    upper: float | None
+    margin: float | None
+    sampling_error_known: bool
+
+    @property
+    def pairs(self) -> int:
+        return int(self.values.size)
+
+    @property
+    def against_margin(self) -> str:
+        """Where the interval lies; the checks decide, this only describes."""
+        if self.margin is None or self.lower is None or self.upper is None:
+            return ""
+        if not (math.isfinite(self.lower) and math.isfinite(self.upper)):
+            return "not finite"
+        if self.lower > self.margin:
+            return "above the margin"
+        return "below the margin" if self.upper < self.margin else "spans the margin"
+
+
+def gap(comparison: Comparison, cell: Cell) -> Gap:
+    """Mean and one-sided 95 % bounds of a cell."""
+    # A baseline loss of exactly zero is a broken run; it must show as NaN, not stop the report.
+    values = np.array([d.value if d.baseline else np.nan for d in cell.deltas], dtype=np.float64)
+    mean = float(np.mean(values)) if values.size else math.nan
+    lower: float | None = None
+    upper: float | None = None
+    if values.size >= 2:
+        lower, upper = _bounds(values, cell.sampling_error or 0.0)
+    return Gap(
+        design=comparison.design,
+        arm=cell.arm,
+        endpoint=cell.endpoint,
+        fraction=cell.fraction,
+        values=values,
+        mean=mean,
+        lower=lower,
+        upper=upper,
+        margin=margin_of(comparison, cell.endpoint),
+        sampling_error_known=cell.sampling_error is not None,
+    )
+
+
+def _bounds(values: NDArray[np.float64], sampling_error: float) -> tuple[float, float]:
+    if not np.isfinite(values).all():
+        return math.nan, math.nan
+    from fp8migrate.statistics.noninferiority import bounds  # scipy takes a second to import
+
+    found = bounds(values, sampling_error)
+    return found.lower, found.upper
+
+
+def margin_of(comparison: Comparison, endpoint: Endpoint) -> float | None:
+    """The margin an endpoint is held against (PARITY.md 3). The forward penalty is told, not judged; the FP8 forward is
+    judged only where the model will be served so."""
+    if endpoint == "forward_penalty":
+        return None
+    if endpoint == "validation_loss_fp8":
+        return comparison.serve_margin if comparison.serve == "fp8" else None
+    return comparison.margin
+
+
+def gaps(comparison: Comparison) -> tuple[Gap, ...]:
+    """All cells: by endpoint, then by start, then by arm."""
+    found = [gap(comparison, cell) for cell in comparison.cells]
+
+    def place(one: Gap) -> tuple[int, float, int]:
+        start = -1.0 if one.fraction is None else one.fraction
+        return ENDPOINT_ORDER.index(one.endpoint), start, ARM_ORDER.index(one.arm) if one.arm in ARM_ORDER else -1
+
+    return tuple(sorted(found, key=place))
+
+
+def deciding(comparison: Comparison, endpoint: Endpoint) -> Gap | None:
+    """The candidate's worst start at an endpoint: the one with the highest upper bound, or mean where there is none."""
+    candidates = [one for one in gaps(comparison) if one.arm == "candidate" and one.endpoint == endpoint and one.pairs]
+
+    def badness(one: Gap) -> float:
+        value = one.mean if one.upper is None else one.upper
+        return math.inf if math.isnan(value) else value
+
+    return max(candidates, key=badness, default=None)

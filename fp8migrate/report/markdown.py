@@ -1,0 +1,147 @@
+"""report.md: a comment on a pull request. The verdict and why, the endpoints, what differs, what is not covered."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from fp8migrate.checks.schema import CheckResult
+from fp8migrate.report import view
+from fp8migrate.report.cells import Gap, gaps
+from fp8migrate.report.words import ARM_WORDS, ENDPOINT_WORDS, bounds, clean, limit, number, percent, plural
+from fp8migrate.verdict import Report
+
+VERDICT_MARKS = {"PASS": "✅", "FAIL": "❌", "INCONCLUSIVE": "⚠️", "SCREENED": "🔎"}
+# The comment points to report.html for the rest.
+MAX_ROWS = 14
+MAX_ITEMS = 6
+# What Markdown, GitHub's mathematics or HTML would take for markup.
+_SPECIAL = re.compile(r"([\\`*_\[\]|~#$!])")
+_LIST_START = re.compile(r"^([-+=]|\d+(?=[.)]))")
+# An invisible word joiner inside: nobody is notified, and nothing becomes a link.
+_AUTOLINK = re.compile(r"(@)(?=\w)|(://)|(www)(?=\.)", re.IGNORECASE)
+
+
+def render(report: Report) -> str:
+    verdict = report.verdict
+    code = f" `{_code(verdict.code)}`" if verdict.code else ""
+    lines = [f"## {VERDICT_MARKS[verdict.name]} {verdict.name}{code} — {text(report.name)}", ""]
+    lines += [f"**{text(report.headline)}**", "", text(verdict.why)]
+    if verdict.next_step:
+        lines += ["", f"**Next:** {text(verdict.next_step)}"]
+    lines += _phases(report) + _endpoints(report) + _checks(report.results) + _differences(report)
+    lines += _list("Scope", report.scope)
+    lines += _list("Not covered", (*report.not_covered, *view.not_run(report)))
+    lines += _list("Forced", report.forced)
+    lines += _reproduce(report)
+    return "\n".join(lines) + "\n"
+
+
+def text(value: str) -> str:
+    """Any text as one line that Markdown shows as it is: no markup, no HTML, no table cell, no link, no mention."""
+    line = re.sub(r"\s+", " ", clean(value)).strip()
+    line = _SPECIAL.sub(r"\\\1", line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+    line = _LIST_START.sub(lambda found: "\\" + found[1] if not found[1].isdigit() else f"{found[1]}&#8288;", line)
+    return _AUTOLINK.sub(lambda found: f"{found[0]}\u2060" if found[0] != "://" else ":\u2060//", line)
+
+
+def _code(value: str) -> str:
+    """For inline code in a line or a cell: no backtick, no bar, no line break."""
+    return re.sub(r"\s+", " ", clean(value).replace("`", "'").replace("|", "¦")).strip()
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Cells are escaped already. Numbers are right-aligned: heads that end in ">"."""
+    lines = ["| " + " | ".join(head.removesuffix(">") for head in heads) + " |"]
+    lines.append("|" + "|".join(" ---: " if head.endswith(">") else " --- " for head in heads) + "|")
+    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def _list(title: str, items: Sequence[str]) -> list[str]:
+    if not items:
+        return []
+    shown = [f"- {text(item)}" for item in items[:MAX_ITEMS]]
+    return ["", f"**{title}**", "", *shown, *_more(len(items) - MAX_ITEMS)]
+
+
+def _more(count: int) -> list[str]:
+    return [f"- and {count} more, in report.html"] if count > 0 else []
+
+
+def _phases(report: Report) -> list[str]:
+    told = [f"{text(phase.name)} {view.STATE_WORDS[phase.state]}" for phase in report.phases]
+    return ["", f"Phases: {' · '.join(told)}"] if told else []
+
+
+def _endpoints(report: Report) -> list[str]:
+    """What is judged comes first; floor and control are left to the page."""
+    rows: list[tuple[str, Gap]] = []
+    for comparison in report.comparisons:
+        found = [gap for gap in gaps(comparison) if gap.pairs and gap.arm in ("candidate", "sensitivity")]
+        rows += [(view.comparison_title(comparison), gap) for gap in found]
+    rows.sort(key=lambda row: row[1].arm != "candidate")
+    if not rows:
+        return []
+    heads = ("Design", "Start", "Endpoint", "Arm", "Pairs>", "Gap>", "One-sided 95 % bounds>", "Margin>", "")
+    lines = ["", *_table(heads, [_endpoint(title, gap) for title, gap in rows[:MAX_ROWS]])]
+    return lines + (["", f"{plural(len(rows) - MAX_ROWS, 'more row')} in report.html."] if len(rows) > MAX_ROWS else [])
+
+
+def _endpoint(title: str, gap: Gap) -> tuple[str, ...]:
+    return (
+        text(title),
+        "—" if gap.fraction is None else f"{number(gap.fraction * 100)} %",
+        ENDPOINT_WORDS[gap.endpoint],
+        ARM_WORDS[gap.arm],
+        str(gap.pairs),
+        percent(gap.mean),
+        bounds(gap.lower, gap.upper),
+        "—" if gap.margin is None else limit(gap.margin),
+        gap.against_margin,
+    )
+
+
+def _checks(results: Sequence[CheckResult]) -> list[str]:
+    """What did not pass. A long list of passes says nothing in a comment."""
+    raised = [result for result in results if result.status in ("fail", "inconclusive")]
+    order = {"fail": 0, "inconclusive": 1}
+    raised.sort(key=lambda result: (result.advisory, order[result.status]))
+    passed = sum(result.status == "pass" for result in results)
+    lines = ["", f"Checks: {passed} of {len(results)} pass."] if results else []
+    for result in raised[:MAX_ITEMS]:
+        advisory = ", advisory" if result.advisory else ""
+        code = f" `{_code(result.code)}`" if result.code else ""
+        lines.append(f"- **{result.status}**{advisory} `{_code(result.check)}`{code}: {text(result.summary)}")
+    if raised:
+        lines.insert(2, "")
+    return lines + _more(len(raised) - MAX_ITEMS)
+
+
+def _differences(report: Report) -> list[str]:
+    """Settings in which the arms differ beyond precision, and those that are not known."""
+    lines: list[str] = []
+    for comparison in report.comparisons:
+        found = view.differences(comparison)
+        title = text(view.comparison_title(comparison))
+        if not found.unexpected and not found.unknown:
+            if comparison.audit:
+                lines.append(f"- {title}: the arms differ in precision alone ({plural(len(found.same), 'setting')} the same)")
+            continue
+        rows = [*found.unexpected, *found.unknown]
+        for row in rows[:MAX_ITEMS]:
+            values = f"{text(row.baseline)} → {text(row.candidate)}"
+            lines.append(f"- {title}: **{row.status}** `{_code(row.setting)}`: {values}")
+        lines += _more(len(rows) - MAX_ITEMS)
+    return ["", "**What differs between the arms**", "", *lines] if lines else []
+
+
+def _reproduce(report: Report) -> list[str]:
+    commands = [clean(command).rstrip() for command in report.reproduce]
+    # A fence longer than any run of backticks inside cannot be closed from inside.
+    ticks = max((len(run) for command in commands for run in re.findall("`+", command)), default=0)
+    fence = "`" * max(3, ticks + 1)
+    lines = ["", "**How to reproduce**", ""]
+    if commands:
+        lines += [f"{fence}sh", *commands, fence, ""]
+    lines.append(f"Plan `{_code(report.plan_sha256[:16])}` · evidence `{_code(report.evidence_sha256[:16])}`")
+    if report.version:
+        lines[-1] += f" · fp8migrate {text(report.version)}"
+    return lines

@@ -1,0 +1,325 @@
+"""What a Report says, in the words and in the order in which every format for people shows it. Nothing is judged here."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fp8migrate.evidence.schema import Comparison
+from fp8migrate.plan.audit import AuditRow
+from fp8migrate.records.schema import Conversion, Environment
+from fp8migrate.report.cells import Gap, deciding
+from fp8migrate.report.words import (
+    DESIGN_WORDS,
+    bounds,
+    duration,
+    limit,
+    number,
+    percent,
+    plural,
+    share,
+    size,
+    start,
+)
+from fp8migrate.verdict import PhaseReport, Report
+
+STATE_WORDS = {
+    "passed": "passed",
+    "failed": "failed",
+    "inconclusive": "inconclusive",
+    "screened": "screened",
+    "not_run": "not run",
+}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One number at the top of the page. meaning: what it is, in one line."""
+
+    label: str
+    value: str
+    detail: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A name and its value."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Differences:
+    """The audit of one comparison, what spoils a pair first."""
+
+    unexpected: tuple[AuditRow, ...]
+    unknown: tuple[AuditRow, ...]
+    precision: tuple[AuditRow, ...]
+    same: tuple[AuditRow, ...]
+
+
+@dataclass(frozen=True)
+class CoverageGroup:
+    """Layers that were treated alike. share: of the GEMM FLOPs."""
+
+    converted: bool
+    reason: str
+    layers: int
+    share: float
+
+
+def is_emulated(report: Report) -> bool:
+    """Whether any of the evidence comes from emulated FP8. Then nothing is said about speed."""
+    return any(comparison.emulated for comparison in report.comparisons) or "emulated" in report.headline.lower()
+
+
+def comparison_title(comparison: Comparison) -> str:
+    recipe = f", {comparison.recipe}" if comparison.recipe else ""
+    return f"{DESIGN_WORDS.get(comparison.design, comparison.design)}{recipe}"
+
+
+def comparison_facts(comparison: Comparison) -> str:
+    """One line under a comparison's title."""
+    parts = [comparison.model] if comparison.model else []
+    parts.append(
+        f"{plural(comparison.planned_pairs, 'pair')} planned" + (" at each start" if len(comparison.fractions) > 1 else "")
+    )
+    if comparison.tokens:
+        parts.append(f"{number(comparison.tokens)} tokens a run")
+    parts.append(f"margin {limit(comparison.margin)}")
+    if comparison.serve == "fp8":
+        parts.append(f"to be served in FP8, margin of that {limit(comparison.serve_margin)}")
+    if comparison.emulated:
+        parts.append("FP8 emulated")
+    if comparison.data_passes > 1:
+        parts.append(f"training text seen up to {number(comparison.data_passes, 3)} times")
+    return " · ".join(parts)
+
+
+def main_comparison(report: Report) -> Comparison | None:
+    """The comparison that says most: the last one that can pass, else the last screen."""
+    full = [comparison for comparison in report.comparisons if comparison.design != "screen"]
+    ranked = full or list(report.comparisons)
+    return ranked[-1] if ranked else None
+
+
+def tiles(report: Report) -> tuple[Tile, ...]:
+    comparison = main_comparison(report)
+    found = [_quality_tile(comparison), _penalty_tile(report, comparison), _coverage_tile(report), _pairs_tile(comparison)]
+    return tuple(tile for tile in found if tile is not None)
+
+
+def _with_bounds(gap: Gap, comparison: Comparison) -> str:
+    where = f", {start(gap.fraction, comparison.design)}" if len(comparison.fractions) > 1 else ""
+    margin = f", margin {limit(gap.margin)}" if gap.margin is not None else ""
+    interval = f"{bounds(gap.lower, gap.upper)}, " if gap.lower is not None else ""
+    return f"{interval}{plural(gap.pairs, 'pair')}{where}{margin}"
+
+
+def _quality_tile(comparison: Comparison | None) -> Tile | None:
+    gap = deciding(comparison, "validation_loss") if comparison else None
+    if gap is None or comparison is None:
+        return None
+    meaning = "Learned quality: held-out loss, both arms under a BF16 forward."
+    return Tile("Learned quality", percent(gap.mean), _with_bounds(gap, comparison), meaning)
+
+
+def _penalty_tile(report: Report, comparison: Comparison | None) -> Tile | None:
+    meaning = "What the same weights lose when the forward pass runs in FP8; it is not lost quality."
+    gap = deciding(comparison, "forward_penalty") if comparison else None
+    if gap is not None and comparison is not None:
+        return Tile("FP8 forward penalty", percent(gap.mean), _with_bounds(gap, comparison), meaning)
+    logits = report.integration.logits if report.integration else None
+    if logits is None:
+        return None
+    return Tile("FP8 forward penalty", percent(logits.penalty), f"one checkpoint, {number(logits.tokens)} tokens", meaning)
+
+
+def _coverage_tile(report: Report) -> Tile | None:
+    found = conversions(report)
+    if not found:
+        return None
+    conversion = found[-1][1]
+    converted = sum(layer.converted for layer in conversion.layers)
+    detail = f"{converted} of {plural(len(conversion.layers), 'GEMM site')}"
+    return Tile("GEMM FLOPs in FP8", share(conversion.fp8_flops_share), detail, "Forward and both backward GEMMs of the model.")
+
+
+def _pairs_tile(comparison: Comparison | None) -> Tile | None:
+    if comparison is None:
+        return None
+    done = sum(
+        run.arm == "candidate"
+        and run.outcome is not None
+        and run.outcome.status == "completed"
+        and run.outcome.last_step >= run.expected_last_step
+        for run in comparison.runs
+    )
+    planned = comparison.planned_pairs * max(1, len(comparison.fractions))
+    detail = f"{DESIGN_WORDS.get(comparison.design, comparison.design).lower()}, {plural(len(comparison.fractions), 'start')}"
+    return Tile("Candidate runs complete", f"{done} of {planned}", detail, "A pair of runs, never a step, is one observation.")
+
+
+def conversions(report: Report) -> tuple[tuple[str, Conversion], ...]:
+    """Every distinct conversion, by where it was seen."""
+    found: list[tuple[str, Conversion]] = []
+    if report.integration is not None and report.integration.conversion is not None:
+        found.append(("Integration", report.integration.conversion))
+    found += [(comparison_title(c), c.conversion) for c in report.comparisons if c.conversion is not None]
+    distinct: list[tuple[str, Conversion]] = []
+    for title, conversion in found:
+        if all(conversion.layers != other.layers for _, other in distinct):
+            distinct.append((title, conversion))
+    return tuple(distinct)
+
+
+def coverage_groups(conversion: Conversion) -> tuple[CoverageGroup, ...]:
+    """Layers by treatment and reason: converted first, then by share."""
+    keys = dict.fromkeys((layer.converted, layer.reason) for layer in conversion.layers)
+    groups = []
+    for converted, reason in keys:
+        layers = [layer for layer in conversion.layers if (layer.converted, layer.reason) == (converted, reason)]
+        groups.append(CoverageGroup(converted, reason, len(layers), sum(layer.flops_share for layer in layers)))
+    return tuple(sorted(groups, key=lambda group: (not group.converted, -group.share, group.reason)))
+
+
+def differences(comparison: Comparison) -> Differences:
+    rows = comparison.audit
+    return Differences(
+        unexpected=tuple(row for row in rows if row.status == "different" and not row.expected),
+        unknown=tuple(row for row in rows if row.status == "unknown"),
+        precision=tuple(row for row in rows if row.status == "different" and row.expected),
+        same=tuple(row for row in rows if row.status == "same"),
+    )
+
+
+def not_run(report: Report) -> tuple[str, ...]:
+    """What this report has no evidence for, and why where that is known."""
+    lines = [f"Phase {phase.name}: not run{_because(phase.note)}" for phase in report.phases if phase.state == "not_run"]
+    if report.baseline is None:
+        lines.append("No BF16 baseline was measured.")
+    if report.integration is None:
+        lines.append("No check of the integration: no FP8 inference, gradients or resume were compared.")
+    else:
+        lines += _integration_gaps(report)
+    if not report.comparisons:
+        lines.append("No paired runs were compared: no loss curves and no parity.")
+    for comparison in report.comparisons:
+        lines += _comparison_gaps(comparison)
+    skipped = [result for result in report.results if result.status == "skipped"]
+    lines += [f"Check {result.check} skipped: {result.summary}" for result in skipped]
+    return tuple(lines)
+
+
+def _because(note: str) -> str:
+    return f" ({note})" if note else ""
+
+
+def _integration_gaps(report: Report) -> list[str]:
+    assert report.integration
+    measured = {
+        "logits": report.integration.logits,
+        "outputs per layer": report.integration.outputs or None,
+        "gradients per parameter": report.integration.gradients or None,
+        "save, load and step": report.integration.resume_mismatches,
+        "microbatch accumulation": report.integration.accumulation_error,
+    }
+    missing = [name for name, value in measured.items() if value is None]
+    return [f"Integration did not measure: {', '.join(missing)}."] if missing else []
+
+
+def _comparison_gaps(comparison: Comparison) -> list[str]:
+    title = comparison_title(comparison)
+    arms = {cell.arm for cell in comparison.cells if cell.deltas}
+    lines = []
+    if "sensitivity" not in arms:
+        lines.append(f"{title}: no run of the bad recipe, so there is no positive control.")
+    if "floor" not in arms:
+        lines.append(f"{title}: no floor arm, so there is no noise band.")
+    if not any(cell.endpoint == "validation_loss" and cell.deltas for cell in comparison.cells):
+        lines.append(f"{title}: no validation loss under a BF16 forward; learned quality was not measured.")
+    return lines
+
+
+def phase_detail(phase: PhaseReport) -> str:
+    counts = [
+        f"{count} {word}"
+        for word in ("pass", "fail", "inconclusive", "skipped")
+        if (count := sum(result.status == word for result in phase.results))
+    ]
+    took = [duration(phase.wall_seconds)] if phase.wall_seconds else []
+    return " · ".join(([f"checks: {', '.join(counts)}"] if counts else []) + took)
+
+
+def baseline_facts(report: Report) -> tuple[Fact, ...]:
+    """The baseline in numbers. Speed stays out where the candidate is emulated: there is nothing to set it against."""
+    found = report.baseline
+    if found is None:
+        return ()
+    facts = [
+        Fact("Validation loss at the start", _nats(found.initial_validation_loss)),
+        Fact("Validation loss at the end", _nats(found.final_validation_loss)),
+        Fact("Loss of a uniform guess", _nats(found.uniform_loss)),
+        Fact("Spikes", number(found.spikes)),
+        Fact("Training text seen", f"{number(found.data_passes, 3)} ×"),
+    ]
+    facts += [Fact(f"Tokens to a loss of {number(loss)}", number(tokens)) for loss, tokens in found.tokens_to_loss]
+    if len(found.floor) > 1:
+        values = np.array([delta.value for delta in found.floor if delta.baseline])
+        facts.append(Fact("Floor (BF16 + 1 ulp), SD over pairs", f"{percent(_sd(values), signed=False)}, {values.size} pairs"))
+    if found.tokens_per_second is not None and not is_emulated(report):
+        facts.append(Fact("Tokens per second", number(round(found.tokens_per_second))))
+    if found.peak_memory_bytes is not None:
+        facts.append(Fact("Peak memory", size(found.peak_memory_bytes)))
+    facts += [Fact(name.replace("_", " "), number(value)) for name, value in sorted(found.extra.items())]
+    return tuple(facts)
+
+
+def _sd(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> float:
+    return float(np.std(values, ddof=1)) if values.size > 1 else float("nan")
+
+
+def _nats(loss: float | None) -> str:
+    return "—" if loss is None else f"{number(loss, 5)} nats"
+
+
+def integration_facts(report: Report) -> tuple[Fact, ...]:
+    found = report.integration
+    if found is None:
+        return ()
+    facts = []
+    if found.logits is not None:
+        logits = found.logits
+        facts += [
+            Fact("Loss, BF16 forward → FP8 forward", f"{number(logits.loss_bf16, 5)} → {number(logits.loss_fp8, 5)} nats"),
+            Fact("FP8 forward penalty", percent(logits.penalty)),
+            Fact("KL divergence of the next token", f"{number(logits.kl_nats, 3)} nats"),
+            Fact("Same most likely token", share(logits.top1_agreement)),
+        ]
+    if found.resume_mismatches is not None:
+        count = len(found.resume_mismatches)
+        facts.append(Fact("Save, load, step", f"{plural(count, 'tensor')} differ" if count else "equal to the last bit"))
+    if found.accumulation_error is not None:
+        beside = "" if found.accumulation_error_bf16 is None else f" (BF16: {number(found.accumulation_error_bf16, 3)})"
+        facts.append(Fact("N microbatches against one, gradient error", number(found.accumulation_error, 3) + beside))
+    return tuple(facts)
+
+
+def environment_of(report: Report) -> Environment | None:
+    if report.environment is not None:
+        return report.environment
+    return next((c.environment for c in report.comparisons if c.environment is not None), None)
+
+
+def environment_facts(report: Report) -> tuple[Fact, ...]:
+    environment = environment_of(report)
+    if environment is None:
+        return ()
+    facts = []
+    for name, value in environment.model_dump().items():
+        if value is None or name == "variables":
+            continue
+        facts.append(Fact(name.replace("_", " "), number(value) if isinstance(value, int) else str(value)))
+    facts += [Fact(name, value) for name, value in sorted(environment.variables.items())]
+    return tuple(facts)

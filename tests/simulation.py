@@ -178,7 +178,9 @@ def _train_job(plan: Plan, design: DesignName, arm: Arm, pair: int, fraction: fl
         data=plan.data,
         training=training,
         precision=precision,
-        data_order=DataOrder(split="trunk" if design in ("scratch", "baseline") else "unseen", seed=pair),
+        data_order=DataOrder(
+            split="trunk" if design in ("scratch", "baseline") else "unseen", seed=0 if design == "baseline" else pair
+        ),
         first_step=first,
         last_step=last,
         cooldown=cooldown,
@@ -274,6 +276,12 @@ def _record(job: Job, scenario: Scenario, seed: int) -> Record:
     )
 
 
+def _order(job: Job) -> int:
+    """What both arms of a pair share: the data order."""
+    assert isinstance(job.task, Train)
+    return job.task.data_order.seed
+
+
 def _offset(job: Job, scenario: Scenario, seed: int) -> float:
     """The pair's persistent relative offset from its baseline; the baseline itself has none."""
     arm = job.role.arm
@@ -300,7 +308,7 @@ def _penalty(job: Job, scenario: Scenario) -> float:
 
 
 def _baseline_loss(job: Job, scenario: Scenario, seed: int, steps: NDArray[np.int64]) -> NDArray[np.float64]:
-    order = _generator(seed, job.role.pair, job.role.fraction, "data")
+    order = _generator(seed, _order(job), job.role.fraction, "data")
     if scenario.flat_baseline:
         return np.full(steps.size, np.log(256))
     return expected_loss(steps) + order.normal(0, scenario.data_sd_nats, steps.size)
@@ -352,7 +360,7 @@ def _evaluation(job: Job, scenario: Scenario, seed: int, step: int, forward: Any
     """Documents of unequal difficulty; the candidate's gap differs between them with SD `document_sd`."""
     level = np.log(256) if scenario.flat_baseline else float(expected_loss(np.array([step]))[0])
     difficulty = _generator(0, "documents").normal(1, 0.1, DOCUMENTS)
-    own = 1.0 if scenario.flat_baseline else _generator(seed, job.role.pair, job.role.fraction, "level").normal(1, 0.003)
+    own = 1.0 if scenario.flat_baseline else _generator(seed, _order(job), job.role.fraction, "level").normal(1, 0.003)
     nll = DOCUMENT_TOKENS * level * own * difficulty
     if ratio != 1.0:
         effect = _generator(seed, job.role.arm, job.role.fraction, "documents")

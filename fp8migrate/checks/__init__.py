@@ -1,1 +1,40 @@
-"""Checks: evidence in, CheckResult out. Each names what it needs; absence is never a pass."""
+"""Checks: evidence in, CheckResult out. Each names what it needs; absence is never a pass.
+
+A new check is one function in a family's file and one line in that family's CHECKS; a new family is one line here.
+"""
+
+from collections.abc import Sequence
+
+from fp8migrate.checks import baseline, coverage, numerics, parity, stability, validity
+from fp8migrate.checks.check import Check, E, run_checks
+from fp8migrate.checks.schema import CheckResult
+from fp8migrate.evidence.schema import BaselineEvidence, Comparison, IntegrationEvidence
+from fp8migrate.jobs import DesignName
+
+COMPARISON_CHECKS = (*stability.CHECKS, *validity.CHECKS, *coverage.CHECKS, *parity.CHECKS)
+BASELINE_CHECKS = baseline.CHECKS
+INTEGRATION_CHECKS = (*coverage.INTEGRATION_CHECKS, *numerics.CHECKS)
+
+
+def judge_comparison(comparison: Comparison) -> tuple[CheckResult, ...]:
+    """Every check on one comparison."""
+    return run_checks(COMPARISON_CHECKS, comparison, comparison.design)
+
+
+def judge_baseline(evidence: BaselineEvidence) -> tuple[CheckResult, ...]:
+    return run_checks(BASELINE_CHECKS, evidence, "baseline")
+
+
+def judge_integration(evidence: IntegrationEvidence) -> tuple[CheckResult, ...]:
+    return run_checks(INTEGRATION_CHECKS, evidence, "integration")
+
+
+def required_checks(design: DesignName) -> frozenset[str]:
+    """Names that must be among the results of a design before it can pass."""
+    if design == "baseline":
+        return _deciding(BASELINE_CHECKS)
+    return _deciding(INTEGRATION_CHECKS) if design == "integration" else _deciding(COMPARISON_CHECKS)
+
+
+def _deciding(checks: Sequence[Check[E]]) -> frozenset[str]:
+    return frozenset(check.name for check in checks if not check.advisory)

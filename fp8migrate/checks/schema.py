@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from fp8migrate.jobs import DesignName
+
 CheckStatus = Literal["pass", "fail", "inconclusive", "skipped"]
 
 
@@ -11,8 +13,9 @@ class CheckResult:
     """One check on one piece of evidence.
 
     check: its name, stable across versions. code: a code of the ranked table in `verdict`, empty where status is pass or
-    skipped without one (a pass may carry REAL_BUT_ACCEPTABLE). measured, limit, interval: in `unit`; None where the check has no number. summary: one sentence
-    for people. evidence: where it can be looked up (run labels, table names). advisory results never decide.
+    skipped without one (a pass may carry REAL_BUT_ACCEPTABLE). measured, limit, interval: in `unit`; None where the check
+    has no number. summary: one sentence for people. evidence: where it can be looked up (run labels, table names).
+    advisory results never decide. design: of the evidence judged; fraction: of the trunk where its pairs start.
     """
 
     check: str
@@ -26,3 +29,5 @@ class CheckResult:
     evidence: tuple[str, ...] = ()
     scope: str = ""
     advisory: bool = False
+    design: DesignName | None = None
+    fraction: float | None = None

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fp8migrate.evidence.schema import Cell, Delta, Endpoint
 from fp8migrate.jobs import Arm, Forward, Job, Train
@@ -80,7 +81,7 @@ def _reaches_end(loss: Series, job: Job) -> bool:
     return loss.steps.size > 0 and int(loss.steps[-1]) >= job.task.last_step
 
 
-def shared_steps(left: Series, right: Series) -> tuple[np.ndarray, np.ndarray]:
+def shared_steps(left: Series, right: Series) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Values of two series on the steps that both have."""
     if np.array_equal(left.steps, right.steps):
         return left.values, right.values

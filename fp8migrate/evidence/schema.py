@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from fp8migrate.jobs import Arm, DesignName, Forward
 from fp8migrate.plan.audit import AuditRow
+from fp8migrate.plan.schema import NAMED_MARGINS
 from fp8migrate.records.schema import Conversion, Environment, Outcome, Series
 
 # validation_loss: held-out loss under a BF16 forward: learned quality. validation_loss_fp8: the candidate under its FP8
@@ -186,7 +187,8 @@ class IntegrationEvidence:
 class BaselineEvidence:
     """What phase 1 found: the BF16 run(s), the floor at full size, convergence, speed and memory.
 
-    tokens_to_loss: (loss, tokens at which the smoothed training loss first fell below it).
+    tokens_to_loss: (loss, tokens at which the smoothed training loss first fell below it). margin: of the plan, which the floor
+    is told against.
     """
 
     runs: tuple[RunFact, ...]
@@ -202,3 +204,4 @@ class BaselineEvidence:
     peak_memory_bytes: int | None = None
     data_passes: float = 1.0
     extra: dict[str, float] = field(default_factory=dict)
+    margin: float = NAMED_MARGINS["standard"]

@@ -1,6 +1,5 @@
 """Summaries of a stretch of a training curve that one spike cannot move."""
 
-from itertools import pairwise
 from math import ceil
 
 import numpy as np
@@ -27,10 +26,20 @@ def robust_mean(values: Array, blocks: int = 10) -> float:
 def block_medians(values: Array, blocks: int) -> Array:
     """Medians of `blocks` consecutive blocks of nearly equal length, (blocks,). NaN is no value; an empty block is NaN."""
     edges = np.linspace(0, values.size, blocks + 1).round().astype(int)
-    found = np.full(blocks, np.nan)
-    for index, (start, stop) in enumerate(pairwise(edges)):
-        block = values[start:stop]
-        block = block[np.isfinite(block)]
-        if block.size:
-            found[index] = np.median(block)
-    return found
+    lengths = np.diff(edges)
+    place = edges[:-1, None] + np.arange(max(1, int(lengths.max())))
+    inside = place < edges[1:, None]
+    padded = np.where(np.isfinite(values), values, np.nan) if values.size else np.full(1, np.nan)
+    # Sorting puts NaN last, so the values of a row stand at its start.
+    rows = np.sort(np.where(inside, padded[np.minimum(place, padded.size - 1)], np.nan), axis=1)
+    count = np.isfinite(rows).sum(axis=1)
+    row = np.arange(blocks)
+    return np.asarray((rows[row, np.maximum(count - 1, 0) // 2] + rows[row, count // 2 * (count > 0)]) / 2, dtype=np.float64)
+
+
+def trailing_mean(values: Array, length: int) -> Array:
+    """Mean of each value and the `length` − 1 before it; the first ones of what there is. Same shape."""
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    stop = np.arange(1, values.size + 1)
+    start = np.maximum(stop - length, 0)
+    return np.asarray((total[stop] - total[start]) / (stop - start), dtype=np.float64)

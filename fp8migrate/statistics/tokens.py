@@ -10,7 +10,7 @@ Array = NDArray[np.float64]
 _BLOCKS = 20
 
 
-def share_to_make_up(gap: float, steps: Array, losses: Array) -> float | None:
+def share_to_make_up(gap: float, steps: NDArray[np.int64], losses: Array) -> float | None:
     """Extra training, as a share of the run so far, by which the loss falls by `gap` (relative, above zero).
 
     From the slope of the loss in log steps over the second half of the run (20 block medians, least squares): the loss

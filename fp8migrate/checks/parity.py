@@ -1,0 +1,277 @@
+"""Is FP8 as good? One-sided non-inferiority per fraction and primary endpoint, and whether the design could have told."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fp8migrate.checks.check import Check, Need, Results
+from fp8migrate.checks.schema import CheckResult, CheckStatus
+from fp8migrate.checks.stability import curves_of, diverged_runs, is_non_finite
+from fp8migrate.checks.validity import PAIRS, RUNS
+from fp8migrate.checks.words import ENDPOINT_WORDS, counted, labels, limit, percent
+from fp8migrate.evidence.schema import Cell, Comparison, Endpoint
+from fp8migrate.plan.schema import MIN_PAIRS_TO_PASS
+from fp8migrate.statistics.noninferiority import Bounds, bounds, holm
+from fp8migrate.statistics.permutation import LEAST_PAIRS, sign_flip_p_value
+from fp8migrate.statistics.power import MAX_PAIRS, pairs_needed
+from fp8migrate.statistics.tokens import share_to_make_up
+
+Place = tuple[Endpoint, float | None]
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """One cell with its bounds. fail_limit: what the lower bound must exceed to fail; None where the penalty is unknown."""
+
+    cell: Cell
+    bounds: Bounds
+    margin: float
+    fail_limit: float | None
+    convicted: bool
+
+
+def parity(comparison: Comparison) -> Results:
+    """One result per fraction and primary endpoint: U < m passes, L > m (after Holm over all of them) fails."""
+    judged = _judge(comparison)
+    places = [(endpoint, fraction) for endpoint in comparison.primary for fraction in comparison.fractions]
+    return [_result(comparison, place, judged.get(place)) for place in places]
+
+
+def _judge(comparison: Comparison) -> dict[Place, _Judged]:
+    """Bounds of every primary cell that has only finite gaps, and Holm's verdict over them."""
+    cells = {}
+    for endpoint in comparison.primary:
+        for fraction in comparison.fractions:
+            cell = comparison.cell("candidate", endpoint, fraction)
+            if cell and cell.deltas and np.isfinite(cell.values).all():
+                cells[endpoint, fraction] = cell
+    found = {place: bounds(cell.values, cell.sampling_error or 0.0) for place, cell in cells.items()}
+    limits = {place: fail_limit(comparison, *place) for place in cells}
+    # An unknown penalty cannot be tested; as a hypothesis never rejected it still counts in Holm's correction.
+    p_values = [1.0 if (most := limits[place]) is None else found[place].p_above(most) for place in cells]
+    rejected = dict(zip(cells, holm(p_values), strict=True))
+    return {
+        place: _Judged(cell, found[place], comparison.margin_of(place[0]), limits[place], rejected[place])
+        for place, cell in cells.items()
+    }
+
+
+def fail_limit(comparison: Comparison, endpoint: Endpoint, fraction: float | None) -> float | None:
+    """m, or m + p for a training loss under an FP8 forward of a model served in BF16 (PARITY.md 3); None: p is unknown."""
+    margin = comparison.margin_of(endpoint)
+    if endpoint != "training_loss" or comparison.serve == "fp8":
+        return margin
+    penalty = forward_penalty(comparison, fraction)
+    return None if penalty is None else margin + max(0.0, penalty)
+
+
+def forward_penalty(comparison: Comparison, fraction: float | None, arm: str = "candidate") -> float | None:
+    """Mean measured forward penalty of an arm at one fraction. 0 for a comparison that runs nothing in FP8."""
+    cell = next((c for c in comparison.cells if (c.arm, c.endpoint, c.fraction) == (arm, "forward_penalty", fraction)), None)
+    if cell is not None and np.isfinite(cell.values).all():
+        return float(cell.values.mean())
+    aa_test = not comparison.require_fp8 and (comparison.conversion is None or comparison.conversion.fp8_flops_share == 0)
+    return 0.0 if aa_test else None
+
+
+def _result(comparison: Comparison, place: Place, judged: _Judged | None) -> CheckResult:
+    endpoint, fraction = place
+    if judged is None:
+        summary = f"{ENDPOINT_WORDS[endpoint]}: no finite gap to judge in every pair"
+        return CheckResult("parity", "inconclusive", summary, "TRUNCATED", fraction=fraction)
+    status, code, why = _verdict(judged)
+    b = judged.bounds
+    return CheckResult(
+        check="parity",
+        status=status,
+        summary=f"{ENDPOINT_WORDS[endpoint]} {percent(b.mean)}{why}{_notes(comparison, judged)}",
+        code=code,
+        measured=b.mean,
+        limit=judged.margin,
+        unit="relative",
+        interval=(b.lower, b.upper),
+        evidence=tuple(f"pair {delta.pair}" for delta in judged.cell.deltas),
+        fraction=fraction,
+    )
+
+
+def _verdict(judged: _Judged) -> tuple[CheckStatus, str, str]:
+    """The rows of PARITY.md 4 that a single cell decides, in their order."""
+    b, margin = judged.bounds, judged.margin
+    pairs = counted(b.n, "pair")
+    said = f", {percent(b.lower)} to {percent(b.upper)}, {pairs}, margin {limit(margin)}"
+    if judged.convicted:
+        more = "" if judged.fail_limit == margin else f" and the forward penalty, {limit(judged.fail_limit or 0.0)} together"
+        return "fail", "GAP", f": lower bound {percent(b.lower)} is above the margin {limit(margin)}{more} ({pairs})"
+    if judged.fail_limit is None and b.lower > margin:
+        return "inconclusive", "PENALTY_UNKNOWN", f"{said}: above it, but the forward penalty in it is not known"
+    if b.n < MIN_PAIRS_TO_PASS:
+        return "inconclusive", "TOO_FEW_PAIRS", f"{said}: a PASS needs {MIN_PAIRS_TO_PASS} pairs"
+    if b.upper < -margin:
+        return "inconclusive", "SUSPECT_MISMATCH", f"{said}: better than can be true"
+    if b.upper < margin:
+        code = "REAL_BUT_ACCEPTABLE" if b.lower > 0 else ""
+        real = ", a real difference within the margin" if code else ""
+        return "pass", code, f": upper bound {percent(b.upper)} is below the margin {limit(margin)} ({pairs}){real}"
+    return "inconclusive", "UNDERPOWERED", f"{said}: {_need(judged)}"
+
+
+def _need(judged: _Judged) -> str:
+    """What a new design would need, at the spread seen and the gap seen, if that gap is below the margin."""
+    b, margin = judged.bounds, judged.margin
+    gap = max(b.mean, 0.0)
+    if gap >= margin:
+        return "the gap itself is at the margin; more pairs would more likely fail than pass"
+    error = judged.cell.sampling_error or 0.0
+    if (pairs := pairs_needed(b.sd, margin, gap, error)) is not None:
+        return f"a new design needs {pairs} pairs for 80 % power at this gap and spread"
+    if pairs_needed(b.sd, margin, gap) is not None:
+        return f"the held-out documents leave ± {percent(error, signed=False)} open in every pair; validate on more tokens"
+    return f"more than {MAX_PAIRS} pairs would be needed at this gap and spread; quieter pairs are needed (a later start)"
+
+
+def _notes(comparison: Comparison, judged: _Judged) -> str:
+    """What stands behind a number: unknown documents; the gap in training time, where it is above zero."""
+    notes = []
+    if judged.cell.sampling_error is None and judged.cell.endpoint != "training_loss":
+        notes.append("sampling error of the held-out documents unknown, counted as 0")
+    if comparison.design == "scratch" and judged.bounds.mean > 0:
+        share = _extra_training(comparison, judged.bounds.mean, judged.cell.fraction)
+        if share is not None:
+            notes.append(f"about {percent(share)} BF16 training would make up for it")
+    return f"; {'; '.join(notes)}" if notes else ""
+
+
+def _extra_training(comparison: Comparison, gap: float, fraction: float | None) -> float | None:
+    curves = next(iter(curves_of(comparison, "candidate", fraction)), None)
+    return None if curves is None else share_to_make_up(gap, curves.baseline.steps, curves.baseline.values)
+
+
+def sensitivity(comparison: Comparison) -> Results:
+    """The recipe known to be bad is convicted by this design: L > m somewhere, or it broke by its own numerics."""
+    if not comparison.planned_sensitivity:
+        return [_not_sensitive("no run of a recipe known to be bad was planned: the design has not shown that it can convict")]
+    broken = [run for run in comparison.runs if run.arm == "sensitivity" and is_non_finite(run)]
+    if broken:
+        summary = "the recipe known to be bad was convicted: NaN or Inf"
+        return [CheckResult("sensitivity", "pass", summary, evidence=labels(broken))]
+    if diverged := diverged_runs(comparison, "sensitivity"):
+        gap = max(found.gap for _, found in diverged)
+        return [CheckResult("sensitivity", "pass", f"the recipe known to be bad was convicted: it diverged, {percent(gap)}")]
+    excess = _sensitivity_excess(comparison)
+    if not excess:
+        return [_not_sensitive("no two runs of the recipe known to be bad to judge")]
+    (endpoint, fraction), (b, most) = max(excess.items(), key=lambda item: item[1][0].lower - item[1][1])
+    said = f"{ENDPOINT_WORDS[endpoint]} {percent(b.mean)}, lower bound {percent(b.lower)}"
+    if b.lower <= most:
+        return [_not_sensitive(f"the recipe known to be bad was not convicted: {said} is not above {limit(most)}")]
+    summary = f"the recipe known to be bad was convicted: {said} is above {limit(most)}"
+    interval = (b.lower, b.upper)
+    return [
+        CheckResult(
+            "sensitivity", "pass", summary, measured=b.mean, limit=most, unit="relative", interval=interval, fraction=fraction
+        )
+    ]
+
+
+def _not_sensitive(summary: str) -> CheckResult:
+    return CheckResult("sensitivity", "inconclusive", summary, "NO_SENSITIVITY")
+
+
+def _sensitivity_excess(comparison: Comparison) -> Mapping[Place, tuple[Bounds, float]]:
+    """Bounds of every judgeable cell of the bad recipe with the limit that convicts it.
+
+    The training loss counts beside the primary endpoints, but only above what the FP8 forward alone adds to it: a forward
+    penalty shows that FP8 ran, not that the design sees lost quality.
+    """
+    endpoints: set[Endpoint] = {*comparison.primary, "training_loss"}
+    found = {}
+    for cell in comparison.cells:
+        if cell.arm != "sensitivity" or cell.endpoint not in endpoints or not np.isfinite(cell.values).all():
+            continue
+        most = comparison.margin_of(cell.endpoint)
+        if cell.endpoint == "training_loss" and comparison.serve == "bf16":
+            penalty = forward_penalty(comparison, cell.fraction, "sensitivity")
+            if penalty is None:
+                continue
+            most += max(0.0, penalty)
+        if len(cell.deltas) > 1:
+            found[cell.endpoint, cell.fraction] = bounds(cell.values, cell.sampling_error or 0.0), most
+    return found
+
+
+def side_by_side(comparison: Comparison) -> Results:
+    """Numbers that inform and do not decide: forward penalty, floor, module swap, training loss."""
+    results = []
+    for cell in comparison.cells:
+        if (name := _informing(comparison, cell)) and np.isfinite(cell.values).all():
+            results.append(_informative(name, cell))
+    return results or [CheckResult("side_by_side", "skipped", "neither floor, control nor forward penalty was measured")]
+
+
+def _informing(comparison: Comparison, cell: Cell) -> str | None:
+    names = {
+        ("candidate", "forward_penalty"): "forward_penalty",
+        ("candidate", "training_loss"): "training_loss",
+        ("floor", comparison.primary[0]): "floor",
+        ("control", comparison.primary[0]): "module_swap",
+    }
+    name = names.get((cell.arm, cell.endpoint))
+    return None if name == "training_loss" and "training_loss" in comparison.primary else name
+
+
+_MEANING = {
+    "forward_penalty": "the candidate's own weights under an FP8 forward against a BF16 forward",
+    "training_loss": "training loss, each arm under its own forward",
+    "floor": "BF16 against BF16 one ulp apart",
+    "module_swap": "the candidate's modules with FP8 off against BF16",
+}
+
+
+def _informative(name: str, cell: Cell) -> CheckResult:
+    b = bounds(cell.values, cell.sampling_error or 0.0)
+    spread = f" ± {percent(b.sd, signed=False)} over pairs" if b.n > 1 else ""
+    return CheckResult(
+        check=name,
+        status="pass",
+        summary=f"{_MEANING[name]}: {percent(b.mean)}{spread} ({counted(b.n, 'pair')})",
+        measured=b.mean,
+        unit="relative",
+        interval=(b.lower, b.upper) if b.n > 1 else None,
+        fraction=cell.fraction,
+    )
+
+
+def permutation(comparison: Comparison) -> Results:
+    """A sign-flip test beside the t bounds, from six pairs on: the same conclusion without normality."""
+    results = []
+    for (endpoint, fraction), judged in _judge(comparison).items():
+        if judged.bounds.n < LEAST_PAIRS:
+            continue
+        p_value = sign_flip_p_value(judged.cell.values, judged.margin)
+        agrees = (p_value < judged.bounds.alpha) == (judged.bounds.upper < judged.margin)
+        summary = f"{ENDPOINT_WORDS[endpoint]}: sign-flip p = {p_value:.3g} for a gap of the margin or more"
+        said = "agrees with" if agrees else "disagrees with"
+        results.append(
+            CheckResult(
+                "permutation",
+                "pass" if agrees else "inconclusive",
+                f"{summary}; {said} the t bound",
+                measured=p_value,
+                limit=judged.bounds.alpha,
+                unit="probability",
+                fraction=fraction,
+            )
+        )
+    return results or [CheckResult("permutation", "skipped", f"fewer than {LEAST_PAIRS} pairs")]
+
+
+CELLS: Need[Comparison] = Need("a validated pair", lambda c: any(cell.arm == "candidate" for cell in c.cells), "TRUNCATED")
+
+CHECKS = (
+    Check("parity", parity, (PAIRS, CELLS)),
+    Check("sensitivity", sensitivity, (RUNS,)),
+    Check("permutation", permutation, (PAIRS,), advisory=True),
+    Check("side_by_side", side_by_side, (RUNS,), advisory=True),
+)

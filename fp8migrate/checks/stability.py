@@ -1,0 +1,236 @@
+"""Did the runs stay whole? Baseline health, non-finite losses, crashes, divergence, spikes, drift (PARITY.md 4 and 5)."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp8migrate.checks.check import Check, Results
+from fp8migrate.checks.schema import CheckResult, CheckStatus
+from fp8migrate.checks.validity import PAIRS, RUNS
+from fp8migrate.checks.words import counted, labels, limit, percent, some
+from fp8migrate.evidence.endpoints import shared_steps
+from fp8migrate.evidence.schema import Cell, Comparison, PairCurves, RunFact
+from fp8migrate.jobs import Arm
+from fp8migrate.statistics import divergence as rule
+from fp8migrate.statistics.drift import Drift, drift, widening
+from fp8migrate.statistics.spikes import EXCESS_ALPHA, HISTORY, excess_p_value, own_spikes
+
+# A model that has learned anything from text is well below a uniform guess; bytes fall from 5.5 to about 3 nats in 50 steps.
+LEARNED_SHARE_OF_UNIFORM = 0.95
+# The run projected to ten times its length: a decade in log time. A gap that would pass the margin there is a trend.
+HORIZON = 10.0
+# Below this, a tenth of the run is too few steps for a median.
+LEAST_STEPS_FOR_DRIFT = 100
+
+Array = NDArray[np.float64]
+
+
+def baseline_health(comparison: Comparison) -> Results:
+    """No baseline is NaN, flat or without gradients, and each that ended is below a uniform guess."""
+    runs = [run for run in comparison.runs if run.arm == "baseline"]
+    faults = [(run, fault) for run in runs if (fault := unhealthy(run, comparison.uniform_loss))]
+    if faults:
+        summary = f"the BF16 baseline is unhealthy: {some([f'{run.label} {fault}' for run, fault in faults])}"
+        evidence = labels([run for run, _ in faults])
+        return [CheckResult("baseline_health", "inconclusive", summary, code="BASELINE_UNHEALTHY", evidence=evidence)]
+    return [CheckResult("baseline_health", "pass", f"{counted(len(runs), 'BF16 baseline run')} finite and learning")]
+
+
+def unhealthy(run: RunFact, uniform_loss: float | None) -> str | None:
+    """What is wrong with a BF16 run's learning, or None."""
+    if is_non_finite(run):
+        return f"is not finite at step {_non_finite_step(run)}"
+    if run.constant_loss:
+        return "has a loss that never changes"
+    if run.zero_gradients:
+        return "has gradients that are all zero"
+    ended = run.outcome is not None and run.outcome.status == "completed"
+    if ended and uniform_loss and run.final_loss is not None and run.final_loss > LEARNED_SHARE_OF_UNIFORM * uniform_loss:
+        return f"ends at {run.final_loss:.3f} nats, where a uniform guess has {uniform_loss:.3f}"
+    return None
+
+
+def is_non_finite(run: RunFact) -> bool:
+    return run.non_finite_at is not None or (run.outcome is not None and run.outcome.cause == "non_finite")
+
+
+def _non_finite_step(run: RunFact) -> int:
+    if run.non_finite_at is not None:
+        return run.non_finite_at
+    return run.outcome.last_step if run.outcome else 0
+
+
+def finite(comparison: Comparison) -> Results:
+    """No candidate has a NaN or an Inf in its losses or gradients, at any step, whatever it reported."""
+    runs = [run for run in comparison.runs if run.arm == "candidate"]
+    if bad := [run for run in runs if is_non_finite(run)]:
+        summary = f"NaN or Inf in the candidate: {some([f'{run.label} at step {_non_finite_step(run)}' for run in bad])}"
+        return [CheckResult("finite", "fail", summary, code="NON_FINITE", evidence=labels(bad))]
+    return [CheckResult("finite", "pass", f"{counted(len(runs), 'candidate run')} finite at every step")]
+
+
+def no_crash(comparison: Comparison) -> Results:
+    """No candidate ran out of memory or into an error where the baseline of its pair ran through."""
+    through = {
+        (run.pair, run.fraction)
+        for run in comparison.runs
+        if run.arm == "baseline" and run.outcome and run.outcome.status == "completed"
+    }
+    crashed = [
+        run
+        for run in comparison.runs
+        if run.arm == "candidate" and _crashed(run) and (run.pair, run.fraction) in through and not is_non_finite(run)
+    ]
+    if crashed:
+        shown = some([f"{run.label} {crash_words(run)}" for run in crashed])
+        summary = f"the candidate alone crashed: {shown}"
+        return [CheckResult("no_crash", "fail", summary, code="CANDIDATE_CRASH", evidence=labels(crashed))]
+    return [CheckResult("no_crash", "pass", "no candidate crashed where its baseline ran through")]
+
+
+def _crashed(run: RunFact) -> bool:
+    return run.outcome is not None and run.outcome.cause in ("out_of_memory", "error")
+
+
+def crash_words(run: RunFact) -> str:
+    assert run.outcome is not None
+    cause = "out of memory" if run.outcome.cause == "out_of_memory" else "ended with an error"
+    return f"{cause} at step {run.outcome.last_step}"
+
+
+def relative_gap(curves: PairCurves) -> Array:
+    """(other − baseline)/baseline on shared steps, (steps of the whole run,): the tail of a cut run is NaN."""
+    baseline, other = shared_steps(curves.baseline, curves.candidate)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gap = (other - baseline) / baseline
+    ends = [series.expected_last_step for series in (curves.baseline, curves.candidate) if series.expected_last_step]
+    if not ends or gap.size == 0:
+        return gap
+    spacing = (int(curves.baseline.steps[-1]) - curves.first_step) / max(1, curves.baseline.steps.size)
+    expected = round((max(ends) - curves.first_step) / spacing)
+    return np.concatenate([gap, np.full(max(0, expected - gap.size), np.nan)])
+
+
+def diverged_runs(comparison: Comparison, arm: Arm) -> list[tuple[PairCurves, rule.Divergence]]:
+    """Pairs of `arm` that left their baseline, by the block rule; the floor at the same start sets the threshold."""
+    found = []
+    for fraction in comparison.fractions:
+        gaps = [(curves, relative_gap(curves)) for curves in curves_of(comparison, arm, fraction)]
+        floors = [relative_gap(curves) for curves in curves_of(comparison, "floor", fraction)]
+        for curves, gap in gaps:
+            if gap.size < rule.QUARTERS:
+                continue
+            blocks = rule.gap_blocks(gap)
+            level = [rule.gap_blocks(floor) for floor in floors if rule.num_blocks(floor.size) == blocks.size]
+            tau = rule.floor_level(np.array(level)) if level else np.zeros(blocks.size)
+            if (verdict := rule.divergence(blocks, rule.threshold(comparison.margin, tau))) is not None:
+                found.append((curves, verdict))
+    return found
+
+
+def curves_of(comparison: Comparison, arm: Arm, fraction: float | None) -> list[PairCurves]:
+    return [curves for curves in comparison.curves if (curves.arm, curves.fraction) == (arm, fraction)]
+
+
+def not_diverged(comparison: Comparison) -> Results:
+    """No candidate left its baseline for good."""
+    found = diverged_runs(comparison, "candidate")
+    if found:
+        curves, worst = max(found, key=lambda item: item[1].gap)
+        where = f"pair {curves.pair}" + (f" at {100 * curves.fraction:g} %" if curves.fraction is not None else "")
+        summary = (
+            f"{counted(len(found), 'candidate run')} diverged; {where} is {percent(worst.gap)} from its baseline at "
+            f"{100 * worst.share:.0f} % of the run (threshold {limit(worst.threshold)})"
+        )
+        gap, threshold = worst.gap, worst.threshold
+        return [CheckResult("not_diverged", "fail", summary, "DIVERGED", measured=gap, limit=threshold, unit="relative")]
+    return [CheckResult("not_diverged", "pass", "no candidate left its baseline by more than max(1 %, 4 margins, 4 floors)")]
+
+
+def spikes(comparison: Comparison) -> Results:
+    """The candidate has no more spikes of its own than chance gives it."""
+    found = [own_spikes(*shared_steps(curves.baseline, curves.candidate)) for curves in _candidates(comparison)]
+    candidate, baseline = sum(s.candidate for s in found), sum(s.baseline for s in found)
+    p_value = excess_p_value(candidate, baseline)
+    summary = f"{counted(candidate, 'spike')} in the candidate alone, {baseline} in the baseline alone"
+    status: CheckStatus = "inconclusive" if p_value < EXCESS_ALPHA else "pass"
+    code = "SPIKES" if p_value < EXCESS_ALPHA else ""
+    return [CheckResult("spikes", status, summary, code, measured=p_value, limit=EXCESS_ALPHA, unit="probability")]
+
+
+def _candidates(comparison: Comparison) -> Iterable[PairCurves]:
+    return (curves for curves in comparison.curves if curves.arm == "candidate")
+
+
+def _longest(comparison: Comparison) -> int:
+    return max((curves.candidate.steps.size for curves in _candidates(comparison)), default=0)
+
+
+def no_spike_history(comparison: Comparison) -> str | None:
+    longest = _longest(comparison)
+    return f"a run of {longest} steps has no {HISTORY} steps before a spike" if 0 < longest <= HISTORY else None
+
+
+def no_drift_window(comparison: Comparison) -> str | None:
+    if comparison.design == "screen":
+        return "a screen is too short for a trend; it never acquits"
+    if 0 < _longest(comparison) < LEAST_STEPS_FOR_DRIFT:
+        return f"a run of fewer than {LEAST_STEPS_FOR_DRIFT} steps is too short for a trend"
+    return None
+
+
+def no_widening(comparison: Comparison) -> Results:
+    """The gap does not grow from 50–60 % of the run to its last 10 % on its way past the margin."""
+    results = []
+    for endpoint in comparison.primary:
+        for fraction in comparison.fractions:
+            cell = comparison.cell("candidate", endpoint, fraction)
+            found = _drift(comparison, cell) if cell else None
+            if found:
+                results.append(_judged_drift(found, comparison.margin_of(endpoint), fraction))
+    return results or [CheckResult("no_widening", "inconclusive", "no two whole pairs to take a trend from", code="TRUNCATED")]
+
+
+def _drift(comparison: Comparison, cell: Cell) -> Drift | None:
+    """Trend over the pairs of a cell whose curves are whole; None with fewer than two."""
+    finals = {delta.pair: delta.value for delta in cell.deltas}
+    gaps = {curves.pair: relative_gap(curves) for curves in curves_of(comparison, "candidate", cell.fraction)}
+    growth = {pair: widening(gap) for pair, gap in gaps.items() if pair in finals and gap.size >= LEAST_STEPS_FOR_DRIFT}
+    whole = [pair for pair, value in growth.items() if np.isfinite(value) and np.isfinite(finals[pair])]
+    if len(whole) < 2:
+        return None
+    growths, final = np.array([growth[p] for p in whole]), np.array([finals[p] for p in whole])
+    return drift(growths, final, HORIZON, cell.sampling_error or 0.0)
+
+
+def _judged_drift(found: Drift, margin: float, fraction: float | None) -> CheckResult:
+    grown, projected = found.widening, found.projected
+    summary = (
+        f"gap grew by {percent(grown.mean)} (from {percent(grown.lower)}) between 50–60 % and the last 10 % of the run; "
+        f"projected to {found.horizon:g} × the run {percent(projected.mean)}, at most {percent(projected.upper)}"
+    )
+    widens = grown.lower > 0 and projected.mean > margin
+    if not widens:
+        summary += f": the scope ends at {f'{found.horizon:g} × the run' if projected.upper < margin else 'the tokens run'}"
+    return CheckResult(
+        "no_widening",
+        "inconclusive" if widens else "pass",
+        summary,
+        "WIDENING" if widens else "",
+        measured=projected.mean,
+        limit=margin,
+        unit="relative",
+        interval=(projected.lower, projected.upper),
+        fraction=fraction,
+    )
+
+
+CHECKS = (
+    Check("baseline_health", baseline_health, (RUNS,)),
+    Check("finite", finite, (RUNS,)),
+    Check("no_crash", no_crash, (RUNS,)),
+    Check("not_diverged", not_diverged, (PAIRS,)),
+    Check("spikes", spikes, (PAIRS,), skip=no_spike_history),
+    Check("no_widening", no_widening, (PAIRS,), skip=no_drift_window),
+)

@@ -1,0 +1,41 @@
+"""What one forward check and one training step left: tables of agreement between BF16 and FP8 on the same weights."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fp8migrate.evidence.runs import run_fact
+from fp8migrate.evidence.schema import IntegrationEvidence, LayerAgreement, LogitAgreement
+from fp8migrate.jobs import Job
+from fp8migrate.plan.schema import Plan
+from fp8migrate.records.schema import Conversion, Record
+
+Row = Mapping[str, Any]
+
+
+def integration_evidence(plan: Plan, jobs: Sequence[Job], records: Mapping[str, Record]) -> IntegrationEvidence:
+    """Tables of the integration jobs among `jobs`, by name. What no job left is None or empty."""
+    runs = [(job, records.get(job.digest)) for job in jobs if job.role.design == "integration"]
+    left = [record for _, record in runs if record]
+    equalities = {str(row["name"]): row for row in _table(left, "equalities")}
+    accumulation = equalities.get("accumulation")
+    return IntegrationEvidence(
+        runs=tuple(run_fact(job, record) for job, record in runs),
+        conversion=_conversion(left),
+        logits=next((LogitAgreement(**row) for row in _table(left, "logits")), None),
+        outputs=tuple(LayerAgreement(**row) for row in _table(left, "outputs")),
+        gradients=tuple(LayerAgreement(**row) for row in _table(left, "gradients")),
+        resume_mismatches=tuple(equalities["resume"]["mismatches"]) if "resume" in equalities else None,
+        accumulation_error=None if accumulation is None else float(accumulation["fp8_error"]),
+        accumulation_error_bf16=None if accumulation is None else float(accumulation["bf16_error"]),
+        require_fp8=plan.parity.require_fp8,
+    )
+
+
+def _table(records: Sequence[Record], name: str) -> tuple[Row, ...]:
+    return next((rows for record in records if (rows := record.tables.get(name, ()))), ())
+
+
+def _conversion(records: Sequence[Record]) -> Conversion | None:
+    """The conversion with least FP8 among the jobs that told theirs."""
+    found = [record.conversion for record in records if record.conversion is not None]
+    return min(found, key=lambda c: (c.fp8_flops_share, c.quantized_tensors or 0), default=None)

@@ -188,7 +188,11 @@ class _Pipeline:
 
     def _answer(self, name: str, request: Jobs) -> None:
         """Have the request's jobs done. A phase that asks only for what it has been given would never end: our own bug."""
-        jobs = list({job.digest: job for job in request.jobs if job.digest not in self._records}.values())
+        wanted: dict[str, Job] = {}
+        for job in request.jobs:
+            if job.digest not in self._records:
+                wanted.setdefault(job.digest, job)  # one result may serve several roles: the first gives it its label
+        jobs = list(wanted.values())
         if not jobs:
             raise RuntimeError(f"phase {name} asks again for jobs that it has been given: {request.because}")
         reachable = self._records.keys() | {job.digest for job in jobs}

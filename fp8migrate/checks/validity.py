@@ -2,7 +2,7 @@
 
 from fp8migrate.checks.check import Check, Need, Results
 from fp8migrate.checks.schema import CheckResult, CheckStatus
-from fp8migrate.checks.words import counted, labels, limit, percent, some
+from fp8migrate.checks.words import counted, labels, limit, percent, short, some
 from fp8migrate.evidence.schema import Comparison, RunFact
 
 # A rounded loss is a multiple of 10^(1 − digits) of its leading digit; that quantum may use up at most half of the margin.
@@ -63,7 +63,7 @@ def same_setup(comparison: Comparison) -> Results:
     """Nothing but precision is known to differ between the arms."""
     spoiling = [row for row in comparison.audit if row.status == "different" and not row.expected]
     if spoiling:
-        shown = some([f"{row.setting} ({row.baseline} against {row.candidate})" for row in spoiling])
+        shown = some([f"{row.setting} ({short(row.baseline)} against {short(row.candidate)})" for row in spoiling])
         settings = tuple(row.setting for row in spoiling)
         return [
             CheckResult("same_setup", "inconclusive", f"the arms differ in {shown}", code="INVALID_PAIR", evidence=settings)

@@ -40,3 +40,8 @@ def some(names: Sequence[str], most: int = 3) -> str:
 
 def labels(runs: Sequence[RunFact]) -> tuple[str, ...]:
     return tuple(run.label for run in runs)
+
+
+def short(text: str, most: int = 16) -> str:
+    """A long value (a digest) by its head."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

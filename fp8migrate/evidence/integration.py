@@ -28,6 +28,7 @@ def integration_evidence(plan: Plan, jobs: Sequence[Job], records: Mapping[str, 
         accumulation_error=None if accumulation is None else float(accumulation["fp8_error"]),
         accumulation_error_bf16=None if accumulation is None else float(accumulation["bf16_error"]),
         require_fp8=plan.parity.require_fp8,
+        emulated=any(job.task.precision.backend == "emulated" for job, _ in runs),
     )
 
 

@@ -181,6 +181,7 @@ class IntegrationEvidence:
     accumulation_error: float | None = None
     accumulation_error_bf16: float | None = None
     require_fp8: bool = True
+    emulated: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from fp8migrate.plan.tree import Node, Path, Problem, printable
 Schema = Mapping[str, Any]
 
 # pydantic's error types that have a form of their own; every other one is "expected this, got that".
-_UNKNOWN_KEY, _MISSING_KEY, _INCONSISTENT = "extra_forbidden", "missing", "value_error"
+_UNKNOWN_KEY, _MISSING_KEY, _INCONSISTENT, _TOO_SHORT = "extra_forbidden", "missing", "value_error", "too_short"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def explain(error: ValidationError, root: Node) -> list[Problem]:
 
 def describe(schema: Schema) -> str:
     """What may stand at a place, in words: "a whole number ≥ 1", "one of hybrid, e4m3"."""
-    schema = _resolve(schema)
+    schema = resolve(schema)
     if "expected" in schema:
         return str(schema["expected"])
     if "const" in schema:
@@ -69,6 +69,8 @@ def plan_schema() -> Schema:
 def _explain(details: ErrorDetails, root: Node) -> list[Problem]:
     place = _locate(details["loc"], root)
     kind = details["type"]
+    if kind == _TOO_SHORT and _length(place.node) >= resolve(place.schema)["minItems"]:
+        return []  # pydantic does not count the items that it refused, each with an error of its own
     if kind == _INCONSISTENT:
         return _inconsistent(details, place, root)
     if kind == _UNKNOWN_KEY:
@@ -96,7 +98,7 @@ def _described(schema: Schema) -> str:
 
 def _unknown_key(place: Place, location: Sequence[int | str], root: Node) -> Problem:
     owner = _locate(location[:-1], root)
-    allowed = list(_resolve(owner.schema).get("properties", {}))
+    allowed = list(resolve(owner.schema).get("properties", {}))
     near = nearest(str(location[-1]), allowed).removeprefix("; ")
     hint = f"{near} allowed" if near else "allowed"
     return Problem(place.line, place.path, f"unknown key; {hint}: {', '.join(allowed)}")
@@ -120,7 +122,7 @@ def _locate(location: Sequence[int | str], root: Node) -> Place:
     node: Node | None = root
     line = root.line
     for item in location:
-        schema = _resolve(schema)
+        schema = resolve(schema)
         if "oneOf" in schema:
             member = schema["discriminator"]["mapping"].get(item)
             schema = {"$ref": member} if member else _member(schema, node)
@@ -128,13 +130,13 @@ def _locate(location: Sequence[int | str], root: Node) -> Place:
                 continue
         if not _holds(schema, item):
             break  # the label of a union's member: the place is the union's
-        path, schema, node = (*path, item), _child_schema(_resolve(schema), item), _child(node, item)
+        path, schema, node = (*path, item), _child_schema(resolve(schema), item), _child(node, item)
         line = _line(node) if node else line
     return Place(path, schema, node, line)
 
 
 def _holds(schema: Schema, item: int | str) -> bool:
-    resolved = _resolve(schema)
+    resolved = resolve(schema)
     return "items" in resolved if isinstance(item, int) else "properties" in resolved
 
 
@@ -150,6 +152,10 @@ def _child(node: Node | None, item: int | str) -> Node | None:
     if isinstance(value, list) and isinstance(item, int) and item < len(value):
         return value[item]
     return None
+
+
+def _length(node: Node | None) -> int:
+    return len(node.value) if node and isinstance(node.value, list) else 0
 
 
 def _line(node: Node) -> int:
@@ -168,16 +174,16 @@ def _kind_of(union: Place) -> Place:
     """The place of the kind in a mapping whose kind is missing or unknown."""
     node = _child(union.node, "kind")
     line = _line(node) if node else union.line
-    return Place((*union.path, "kind"), {"enum": _kinds(_resolve(union.schema))}, node, line)
+    return Place((*union.path, "kind"), {"enum": _kinds(resolve(union.schema))}, node, line)
 
 
 def _kinds(schema: Schema) -> list[str]:
     """The kinds of a union, in the order in which it lists its members."""
-    return [_resolve(member)["properties"]["kind"]["const"] for member in schema["oneOf"]]
+    return [resolve(member)["properties"]["kind"]["const"] for member in schema["oneOf"]]
 
 
 def _choices(schema: Schema) -> list[str]:
-    schema = _resolve(schema)
+    schema = resolve(schema)
     if "const" in schema:
         return [schema["const"]]
     if schema.get("type") == "boolean":
@@ -185,7 +191,7 @@ def _choices(schema: Schema) -> list[str]:
     return [*schema.get("enum", ()), *(choice for member in schema.get("anyOf", ()) for choice in _choices(member))]
 
 
-def _resolve(schema: Schema) -> Schema:
+def resolve(schema: Schema) -> Schema:
     """Follow references and see through "or null": an absent key is no value that anybody writes."""
     while True:
         choices = [choice for choice in schema.get("anyOf", ()) if choice.get("type") != "null"]

@@ -218,7 +218,7 @@ class _Builder:
         line = _line(event)
         if isinstance(event, yaml.ScalarEvent):
             self.check_decoration(event, path)
-            return self.checked_text(str(event.value), line, (*path, str(event.value)))
+            return self.checked_text(str(event.value), line, (*path, UNUSABLE))
         self.report(line, (*path, UNUSABLE), "a key that is not a word")
         self.node(event, (*path, UNUSABLE), line)
         return UNUSABLE

@@ -174,6 +174,8 @@ class FileLock:
             # The file stays: were it removed, a process waiting on it and a newcomer could both hold "the" lock.
             with suppress(OSError):
                 os.ftruncate(self._descriptor, 0)
+                # Said aloud: a child that is just being started may still hold a copy of the descriptor.
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = None
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fp8migrate.checks.schema import CheckResult
+from fp8migrate.checks.schema import CheckResult, CheckStatus
 from fp8migrate.engine.pipeline import PhaseState, PipelineResult, run_pipeline
 from fp8migrate.engine.workspace import Workspace
 from fp8migrate.jobs import CheckpointRef, DataOrder, Job, Precision, Role, Train
@@ -82,7 +82,7 @@ class FakeTrainer:
         return [sys.executable, str(FAKE_TRAINER), str(run_directory), "--behaviour", behaviour.to_json(), *begin]
 
 
-@dataclass(frozen=True)
+@dataclass
 class AskOnce:
     """A phase that asks for its jobs in rounds, then is done."""
 
@@ -94,7 +94,8 @@ class AskOnce:
             if findings.missing(jobs):
                 return Jobs(jobs, because="the test wants them")
         asked = [job for jobs in self.rounds for job in jobs]
-        status = "pass" if all(findings.records[job.digest].outcome.status == "completed" for job in asked) else "fail"
+        completed = all(findings.records[job.digest].outcome.status == "completed" for job in asked)
+        status: CheckStatus = "pass" if completed else "fail"
         return Done((CheckResult("all completed", status, summary=""),))
 
 

@@ -10,6 +10,7 @@ from fp8migrate.errors import InfrastructureError, UsageError
 from fp8migrate.jobs import Job
 from fp8migrate.phases.schema import Done, Findings, Jobs
 from fp8migrate.plan.schema import Plan
+from fp8migrate.records.schema import Environment
 from fp8migrate.records.writer import load_run_file
 from tests.engine.fake_trainer import Behaviour
 from tests.engine.stage import ENVIRONMENT, AskOnce, Diary, FakeTrainer, evidence, promote, run_jobs, tiny_plan, train_job
@@ -225,7 +226,7 @@ def test_a_deleted_start_checkpoint_is_named(tmp_path: Path) -> None:
 
 def test_assessing_only_needs_no_machine_and_names_what_is_missing(tmp_path: Path) -> None:
     class NoMachine(FakeTrainer):
-        def environment(self, plan: Plan) -> None:  # type: ignore[override]
+        def environment(self, plan: Plan) -> Environment:
             raise AssertionError("a report must not look at the machine")
 
     there, missing = train_job("there", last_step=5), train_job("missing", seed=1)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from fp8migrate.evidence.schema import Cell, Comparison, Endpoint
 from fp8migrate.jobs import Arm, DesignName
+from fp8migrate.statistics.noninferiority import bounds
 
 ENDPOINT_ORDER: tuple[Endpoint, ...] = ("validation_loss", "validation_loss_fp8", "training_loss", "forward_penalty")
 ARM_ORDER: tuple[Arm, ...] = ("candidate", "control", "floor", "sensitivity")
@@ -53,7 +54,8 @@ def gap(comparison: Comparison, cell: Cell) -> Gap:
     lower: float | None = None
     upper: float | None = None
     if values.size >= 2:
-        lower, upper = _bounds(values, cell.sampling_error or 0.0)
+        found = bounds(values, cell.sampling_error or 0.0) if np.isfinite(values).all() else None
+        lower, upper = (found.lower, found.upper) if found else (math.nan, math.nan)
     return Gap(
         design=comparison.design,
         arm=cell.arm,
@@ -68,23 +70,9 @@ def gap(comparison: Comparison, cell: Cell) -> Gap:
     )
 
 
-def _bounds(values: NDArray[np.float64], sampling_error: float) -> tuple[float, float]:
-    if not np.isfinite(values).all():
-        return math.nan, math.nan
-    from fp8migrate.statistics.noninferiority import bounds  # scipy takes a second to import
-
-    found = bounds(values, sampling_error)
-    return found.lower, found.upper
-
-
 def margin_of(comparison: Comparison, endpoint: Endpoint) -> float | None:
-    """The margin an endpoint is held against (PARITY.md 3). The forward penalty is told, not judged; the FP8 forward is
-    judged only where the model will be served so."""
-    if endpoint == "forward_penalty":
-        return None
-    if endpoint == "validation_loss_fp8":
-        return comparison.serve_margin if comparison.serve == "fp8" else None
-    return comparison.margin
+    """The margin an endpoint is held against; None for one that is told and not judged."""
+    return comparison.margin_of(endpoint) if endpoint in comparison.primary else None
 
 
 def gaps(comparison: Comparison) -> tuple[Gap, ...]:

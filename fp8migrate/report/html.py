@@ -96,7 +96,18 @@ def _environment() -> "Environment":
     )
     helpers: dict[str, Any] = {
         name: getattr(words, name)
-        for name in ("percent", "share", "limit", "number", "bounds", "in_unit", "interval_in_unit", "plural", "how_it_ended")
+        for name in (
+            "percent",
+            "share",
+            "limit",
+            "number",
+            "bounds",
+            "measured",
+            "held_against",
+            "interval",
+            "plural",
+            "how_it_ended",
+        )
     }
     environment.globals |= helpers
     environment.globals |= {

@@ -9,7 +9,7 @@ from collections import Counter
 from xml.etree import ElementTree
 
 from fp8migrate.checks.schema import CheckResult
-from fp8migrate.report.words import clean, in_unit, interval_in_unit
+from fp8migrate.report.words import clean, held_against, interval, measured
 from fp8migrate.verdict import PhaseReport, Report
 
 
@@ -53,9 +53,9 @@ def _check(suite: ElementTree.Element, report: Report, phase: str, result: Check
 
 def _numbers(result: CheckResult) -> str:
     lines = [
-        f"measured: {in_unit(result.measured, result.unit)}",
-        f"limit: {in_unit(result.limit, result.unit)}",
-        f"interval: {interval_in_unit(result)}",
+        f"measured: {measured(result)}",
+        f"limit: {held_against(result)}",
+        f"interval: {interval(result)}",
     ]
     return "\n".join([*lines, *(f"evidence: {item}" for item in result.evidence)])
 

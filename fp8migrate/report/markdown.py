@@ -1,5 +1,6 @@
 """report.md: a comment on a pull request. The verdict and why, the endpoints, what differs, what is not covered."""
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -11,11 +12,12 @@ from fp8migrate.verdict import Report
 
 VERDICT_MARKS = {"PASS": "✅", "FAIL": "❌", "INCONCLUSIVE": "⚠️", "SCREENED": "🔎"}
 # The comment points to report.html for the rest.
-MAX_ROWS = 14
+MAX_ROWS = 12
+MAX_CANDIDATE_ROWS = 5
 MAX_ITEMS = 6
 # What Markdown, GitHub's mathematics or HTML would take for markup.
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#$!])")
-_LIST_START = re.compile(r"^([-+=]|\d+(?=[.)]))")
+_LIST_START = re.compile(r"^([-+](?=\s|$)|[-=](?=[-=])|\d+(?=[.)](?:\s|$)))")
 # An invisible word joiner inside: nobody is notified, and nothing becomes a link.
 _AUTOLINK = re.compile(r"(@)(?=\w)|(://)|(www)(?=\.)", re.IGNORECASE)
 
@@ -39,7 +41,7 @@ def text(value: str) -> str:
     """Any text as one line that Markdown shows as it is: no markup, no HTML, no table cell, no link, no mention."""
     line = re.sub(r"\s+", " ", clean(value)).strip()
     line = _SPECIAL.sub(r"\\\1", line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
-    line = _LIST_START.sub(lambda found: "\\" + found[1] if not found[1].isdigit() else f"{found[1]}&#8288;", line)
+    line = _LIST_START.sub(lambda found: f"{found[1]}\\" if found[1].isdigit() else f"\\{found[1]}", line)
     return _AUTOLINK.sub(lambda found: f"{found[0]}\u2060" if found[0] != "://" else ":\u2060//", line)
 
 
@@ -72,17 +74,26 @@ def _phases(report: Report) -> list[str]:
 
 
 def _endpoints(report: Report) -> list[str]:
-    """What is judged comes first; floor and control are left to the page."""
+    """What is judged comes first, of the design that says most; of each positive control its clearest row."""
     rows: list[tuple[str, Gap]] = []
-    for comparison in report.comparisons:
-        found = [gap for gap in gaps(comparison) if gap.pairs and gap.arm in ("candidate", "sensitivity")]
-        rows += [(view.comparison_title(comparison), gap) for gap in found]
-    rows.sort(key=lambda row: row[1].arm != "candidate")
+    for comparison in sorted(report.comparisons, key=lambda one: one.design == "screen"):
+        title = view.comparison_title(comparison)
+        found = [gap for gap in gaps(comparison) if gap.pairs]
+        shown = [gap for gap in found if gap.arm == "candidate"]
+        shown.sort(key=lambda gap: gap.margin is None)
+        controls = [gap for gap in found if gap.arm == "sensitivity"]
+        rows += [(title, gap) for gap in shown[:MAX_CANDIDATE_ROWS]]
+        rows += [(title, max(controls, key=_clearness))] if controls else []
     if not rows:
         return []
-    heads = ("Design", "Start", "Endpoint", "Arm", "Pairs>", "Gap>", "One-sided 95 % bounds>", "Margin>", "")
+    heads = ("Design", "Start", "Endpoint", "Arm", "Pairs>", "Gap>", "One-sided 95 % bounds>", "Margin>", "Interval lies")
     lines = ["", *_table(heads, [_endpoint(title, gap) for title, gap in rows[:MAX_ROWS]])]
-    return lines + (["", f"{plural(len(rows) - MAX_ROWS, 'more row')} in report.html."] if len(rows) > MAX_ROWS else [])
+    return [*lines, "", "Every arm, start and endpoint: report.html."]
+
+
+def _clearness(control: Gap) -> tuple[bool, float]:
+    """How well a row shows that the design can convict: on a judged endpoint, then by its lower bound."""
+    return control.margin is not None, -math.inf if control.lower is None else control.lower
 
 
 def _endpoint(title: str, gap: Gap) -> tuple[str, ...]:
@@ -95,7 +106,7 @@ def _endpoint(title: str, gap: Gap) -> tuple[str, ...]:
         percent(gap.mean),
         bounds(gap.lower, gap.upper),
         "—" if gap.margin is None else limit(gap.margin),
-        gap.against_margin,
+        gap.against_margin or "—",
     )
 
 

@@ -187,7 +187,7 @@ def _gap_limits(axes: "Axes", panel: CurvePanel) -> None:
     worst = float(panel.sensitivity.finite.max()) if panel.sensitivity is not None and panel.sensitivity.finite.size else 0.0
     told += [(f"▲ bad recipe up to {percent(worst)}", "sensitivity")] if worst > axes.get_ylim()[1] else []
     for place, (words, role) in enumerate(told):
-        height = 0.97 - 0.11 * place
+        height = 0.93 - 0.11 * place
         axes.text(0.99, height, words, transform=axes.transAxes, ha="right", va="top", color=COLOURS[role])
 
 
@@ -364,27 +364,32 @@ def levels_figure(levels: Sequence[Level], canvas: Canvas, unit: str, limit: flo
     axes.set_xlabel(unit)
     if limit is not None:
         axes.axvline(limit, color=COLOURS["margin"], linewidth=1.4, linestyle=(0, (5, 2.5)))
+    _level_points(axes, levels, pitch, low)
     for place, level in enumerate(levels):
-        _level_row(axes, level, (place + 0.5) * pitch, low, canvas)
+        _level_text(axes, level, (place + 0.5) * pitch, canvas)
     return figure
+
+
+def _level_points(axes: "Axes", levels: Sequence[Level], pitch: float, low: float) -> None:
+    """A line with a point for each value; a cross at the edge where the value is not finite."""
+    at = [((place + 0.5) * pitch, level.value) for place, level in enumerate(levels)]
+    finite = [(y, value) for y, value in at if math.isfinite(value)]
+    ys, values = [y for y, _ in finite], [value for _, value in finite]
+    axes.hlines(ys, low, values, color=COLOURS["candidate"], linewidth=1, alpha=0.5)
+    axes.plot(values, ys, "o", color=COLOURS["candidate"], markersize=5)
+    broken = [y for y, value in at if not math.isfinite(value)]
+    axes.plot([low] * len(broken), broken, "x", color=COLOURS["margin"], markersize=6, markeredgewidth=2, clip_on=False)
 
 
 def _decibels(value: float) -> str:
     return f"{value:.1f}".replace("-", "−") if math.isfinite(value) else number(value)
 
 
-def _level_row(axes: "Axes", level: Level, y: float, low: float, canvas: Canvas) -> None:
+def _level_text(axes: "Axes", level: Level, y: float, canvas: Canvas) -> None:
     from matplotlib.transforms import blended_transform_factory
 
     assert axes.figure is not None
     across = blended_transform_factory(axes.figure.transFigure, axes.transData)
-    broken = not math.isfinite(level.value)
-    colour = COLOURS["margin"] if broken else COLOURS["candidate"]
     name = middle_cut(clean(level.name), int(canvas.width * 0.47 / 6.8))
     axes.text(2 / canvas.width, y, name, transform=across, va="center", ha="left", fontsize=11.5)
     axes.text(1 - 2 / canvas.width, y, _decibels(level.value), transform=across, va="center", ha="right", fontsize=11.5)
-    if broken:
-        axes.plot([low], [y], "x", color=colour, markersize=6, markeredgewidth=2, clip_on=False, linestyle="none")
-        return
-    axes.plot([low, level.value], [y, y], color=colour, linewidth=1, alpha=0.5)
-    axes.plot([level.value], [y], "o", color=colour, markersize=5, linestyle="none")

@@ -42,8 +42,8 @@ DESIGN_WORDS: Mapping[DesignName, str] = {
     "scratch": "From scratch",
 }
 # Units in which a number is a fraction of something, and is told in percent. A gap has a sign, a share has none.
-GAP_UNITS = frozenset({"relative", "fraction of loss", "gap"})
-SHARE_UNITS = frozenset({"share", "fraction", "ratio", "probability"})
+GAP_UNITS = frozenset({"relative"})
+SHARE_UNITS = frozenset({"share"})
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
@@ -80,7 +80,7 @@ def percent(value: float | None, *, signed: bool = True, unit: bool = True) -> s
     else:
         digits = f"{size:.{3 if size < 1 else 2 if size < 10 else 1}f}"
     sign = "−" if scaled < 0 else "+" if signed and scaled > 0 else ""
-    return sign + digits + suffix
+    return sign + digits.replace("-", "−") + suffix
 
 
 def share(value: float | None) -> str:
@@ -102,21 +102,37 @@ def bounds(lower: float | None, upper: float | None) -> str:
     return f"[{percent(lower, unit=False)}, {percent(upper, unit=False)}] %"
 
 
-def in_unit(value: float | None, unit: str) -> str:
-    """A check's number in its own unit."""
+def measured(result: CheckResult) -> str:
+    """What a check measured. Only what has an interval can lie on either side of zero, and gets a sign."""
+    return _in_unit(result.measured, result.unit, signed=result.interval is not None)
+
+
+def held_against(result: CheckResult) -> str:
+    """The check's limit."""
+    if result.limit is not None and result.unit in GAP_UNITS:
+        return limit(result.limit)
+    return _in_unit(result.limit, result.unit, signed=False)
+
+
+def _in_unit(value: float | None, unit: str, *, signed: bool) -> str:
     if value is None:
         return "—"
     if unit in GAP_UNITS:
-        return percent(value)
+        return percent(value, signed=signed)
     if unit in SHARE_UNITS:
         return share(value)
+    if unit == "probability":
+        return f"p = {number(value, 2)}"
     return f"{number(value)} {unit}".rstrip()
 
 
-def interval_in_unit(result: CheckResult) -> str:
+def interval(result: CheckResult) -> str:
+    """A check's interval; one pair has an infinite one, which is none."""
     if result.interval is None:
         return "—"
     low, high = result.interval
+    if not (math.isfinite(low) or math.isfinite(high)):
+        return "no bounds"
     if result.unit in GAP_UNITS:
         return bounds(low, high)
     if result.unit in SHARE_UNITS:
@@ -166,6 +182,10 @@ def how_it_ended(run: RunFact) -> str:
     words = outcome.status if outcome.cause is None else f"{outcome.status}: {outcome.cause.replace('_', ' ')}"
     if outcome.status == "completed" and outcome.last_step < run.expected_last_step:
         words = "cut short"
+    if run.non_finite_at is not None and outcome.cause != "non_finite":
+        words += f", not finite at step {number(run.non_finite_at)}"
+    if run.missing_steps:
+        words += f", {plural(run.missing_steps, 'step')} missing"
     if outcome.attempts > 1:
         words += f" (started {outcome.attempts} times)"
     return words

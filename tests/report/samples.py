@@ -352,9 +352,12 @@ def many() -> Report:
         AuditRow("task.training.grad_clip_norm", "different", "1.0", "0.5"),
     )
     screen = comparison("SCREENED", design="screen", fractions=(0.3, 0.6, 0.9), steps=150)
-    branch = comparison("INCONCLUSIVE", audit=(*AUDIT, *odd), emulated=True, serve="fp8", serve_margin=0.005)
+    branch = comparison("INCONCLUSIVE", audit=(*AUDIT, *odd), serve="fp8", serve_margin=0.005)
     served = [cell("candidate", "validation_loss_fp8", None, 0.0031, 0.0004, 4)]
-    return report("INCONCLUSIVE", (screen, replace(branch, cells=(*branch.cells, *served))))
+    return report(
+        "INCONCLUSIVE",
+        (screen, replace(branch, cells=(*branch.cells, *served), primary=("validation_loss", "validation_loss_fp8"))),
+    )
 
 
 def long_names() -> Report:

@@ -15,7 +15,9 @@ _WITHOUT_EFFECT: dict[str, Any] = {"name": True, "budget": True, "launch": {"max
 def meaning(plan: Plan) -> dict[str, Any]:
     """Every effective setting as plain data, defaults filled in. Margins stand as the fractions that are applied."""
     settings = plan.model_dump(mode="json", exclude=_WITHOUT_EFFECT)
-    settings["parity"] |= {"margin": plan.parity.margin_fraction, "serve_margin": plan.parity.serve_margin_fraction}
+    parity = plan.parity
+    serve_margin = parity.serve_margin_fraction if parity.serve == "fp8" else None
+    settings["parity"] |= {"margin": parity.margin_fraction, "serve_margin": serve_margin}
     return settings
 
 

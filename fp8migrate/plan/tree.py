@@ -41,6 +41,11 @@ _SYNTAX = (
     ("expected <block end>", "does not line up with the lines above it: check the indentation"),
     ("expected ',' or", "a '[' or '{' that is not closed, or a missing ','"),
     ("found unexpected end of stream", "a quote that is not closed"),
+    ("expected the node content", "a value is missing, or something stands there that begins none"),
+    ("expected '<document start>'", "text that belongs to no key: check the indentation"),
+    ("sequence entries are not allowed here", "an unexpected '- ': check the indentation"),
+    ("expected a comment or a line break", "text behind '|' or '>': put the value in quotes"),
+    ("expected alphabetic or numeric character", "'*' and '&' have a meaning in YAML: put the value in quotes"),
     ("found undefined tag handle", "tags (!) are refused: a plan is plain data"),
     ("that cannot start any token", "a character that cannot begin a value: put the value in quotes"),
     ("found unknown escape character", "an unknown escape in a quoted text: use single quotes"),
@@ -185,7 +190,7 @@ class _Builder:
         line = _line(event)
         anchor = printable(event.anchor or "") if isinstance(event, yaml.NodeEvent) else ""
         if isinstance(event, yaml.AliasEvent):
-            self.report(line, path, f"aliases (*{anchor}) are refused: write the value out")
+            self.report(line, path, f"aliases (*{anchor}) are refused: write the value out, or quote a text with *")
         elif anchor:
             self.report(line, path, f"anchors (&{anchor}) are refused: write the value out where it is used")
         if isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent)) and event.tag is not None:
@@ -206,7 +211,7 @@ class _Builder:
             child = self.node(self.next(), (*path, key), line)
             if key == "<<":
                 self.report(line, (*path, key), "merge keys (<<) are refused: write the keys out")
-            elif key in children:
+            elif key in children and key != UNUSABLE:
                 first = children[key].key_line
                 self.report(line, (*path, key), f"repeated key; it stands on line {first} already")
             else:

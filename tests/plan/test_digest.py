@@ -26,7 +26,7 @@ def digest(tmp_path: Path, text: str) -> str:
         GOOD + "  floor_pairs: 4\n",
         GOOD + "parity: {margin: standard, serve: bf16}\n",
         GOOD + "parity: {margin: 0.0025}\n",
-        GOOD + "parity: {serve_margin: 0.0025}\n",
+        GOOD + "parity: {serve_margin: 0.01}\n",  # without serve: fp8
         GOOD.replace("name: llama-small", "name: other"),
         GOOD + "budget: {gpu_hours: 3}\n",
         GOOD + "launch: {max_parallel: 2, stall_timeout_seconds: 30}\n",
@@ -56,6 +56,12 @@ def test_every_effective_setting_changes_the_digest(tmp_path: Path, text: str) -
     assert digest(tmp_path, text) != digest(tmp_path, GOOD)
 
 
+def test_the_margin_of_an_fp8_forward_counts_where_it_is_judged(tmp_path: Path) -> None:
+    served = digest(tmp_path, GOOD + "parity: {serve: fp8}\n")
+    assert digest(tmp_path, GOOD + "parity: {serve: fp8, serve_margin: 0.0025}\n") == served
+    assert digest(tmp_path, GOOD + "parity: {serve: fp8, serve_margin: 0.01}\n") != served
+
+
 def test_meaning_has_every_default_filled_in(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text(GOOD, encoding="utf-8")
@@ -63,5 +69,5 @@ def test_meaning_has_every_default_filled_in(tmp_path: Path) -> None:
     assert "name" not in settings
     assert "budget" not in settings
     assert settings["launch"] == {"device": "auto", "threads_per_job": 1}
-    assert settings["parity"] == {"margin": 0.0025, "serve": "bf16", "serve_margin": 0.0025, "require_fp8": True}
+    assert settings["parity"] == {"margin": 0.0025, "serve": "bf16", "serve_margin": None, "require_fp8": True}
     assert settings["training"]["beta2"] == 0.95

@@ -280,6 +280,15 @@ BAD_KEYS = [
     ("name: llama-small", "name", "2: an unexpected ':'; check the indentation, or quote a value that holds ': '"),
     ("design:", "design\n\nx:", "12: a key without ':' after it"),
     ("name: llama-small", "name: @small", "1: a character that cannot begin a value: put the value in quotes"),
+    (
+        "  recipe",
+        "  keep_bf16: [*.mlp.down]\n  recipe",
+        "11: '*' and '&' have a meaning in YAML: put the value in quotes",
+    ),
+    ("num_steps: 600", "num_steps: ]", "4: a value is missing, or something stands there that begins none"),
+    ("num_steps: 600", "num_steps: - 600", "4: an unexpected '- ': check the indentation"),
+    ("num_steps: 600", "num_steps: > 600", "4: text behind '|' or '>': put the value in quotes"),
+    ("name: llama-small", "{a: 1}\nname: x", "2: text that belongs to no key: check the indentation"),
     ("name: llama-small", 'name: "\\q"', "1: an unknown escape in a quoted text: use single quotes"),
     ("name: llama-small", 'name: "\\UFFFFFFFF"', "1: a number in a directive or an escape that is out of range"),
     ("name: llama-small", "name: a\x07", "1: a character that text cannot hold (U+0007)"),
@@ -298,7 +307,7 @@ BAD_KEYS = [
         "name: &a llama-small",
         "1: name: anchors (&a) are refused: write the value out where it is used",
     ),
-    ("name: llama-small", "name: *a", "1: name: aliases (*a) are refused: write the value out"),
+    ("name: llama-small", "name: *a", "1: name: aliases (*a) are refused: write the value out, or quote a text with *"),
     ("{num_steps: 60}", "{num_steps: 60, <<: {}}", "13: design.screen.<<: merge keys (<<) are refused: write the keys out"),
     (
         "num_steps: 600",
@@ -422,7 +431,13 @@ def test_a_billion_laughs_are_refused_at_the_first(refusal: Refusal) -> None:
     lines = ["a: &a [lol, lol]"] + [f"{b}: &{b} [*{a}, *{a}, *{a}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)]
     message = refusal("\n".join(lines)).splitlines()
     assert message[0] == "plan.yaml:1: a: anchors (&a) are refused: write the value out where it is used"
-    assert "plan.yaml:2: b[0]: aliases (*a) are refused: write the value out" in message
+    assert "plan.yaml:2: b[0]: aliases (*a) are refused: write the value out, or quote a text with *" in message
+
+
+def test_two_unusable_keys_are_not_called_a_repetition(refusal: Refusal) -> None:
+    message = refusal("[a]: 1\n[b]: 2\n")
+    assert message.count("a key that is not a word") == 2
+    assert "repeated" not in message
 
 
 def test_reading_stops_after_a_hundred_problems(refusal: Refusal) -> None:

@@ -55,9 +55,6 @@ class Train(Settings):
     warm_amax_batches: int = Field(0, ge=0, description="forward-backward passes without an update before the first step")
     validate_at: tuple[int, ...] = Field((), description="steps after which the held-out loss is measured")
     validate_forwards: tuple[Forward, ...] = ("bf16",)
-    forward_precision: Precision | None = Field(
-        None, description="the FP8 forward of `validate_forwards`; the run's own where absent"
-    )
     checkpoint_at: tuple[int, ...] = Field((), description="steps whose checkpoints are kept")
     resume_every: int = Field(100, ge=1, description="steps between checkpoints that a killed run resumes from")
 
@@ -70,6 +67,7 @@ class ForwardCheck(Settings):
     data: PythonSourceData
     training: Training
     precision: Precision
+    data_order: DataOrder = Field(description="of the passes that fill amax histories before anything is measured")
 
 
 class OneStep(Settings):

@@ -8,7 +8,7 @@ AuditStatus = Literal["same", "different", "unknown"]
 
 # Settings in which the arms are meant to differ: the precision of the linear layers, how its FP8 forward is validated, and
 # the amax history warmed for it.
-PRECISION = ("task.precision", "task.forward_precision", "task.validate_forwards", "task.warm_amax_batches")
+PRECISION = ("task.precision", "task.validate_forwards", "task.warm_amax_batches")
 
 # Settings that no number depends on: what is kept for a resume, and which of several equal devices a run got.
 WITHOUT_EFFECT = (

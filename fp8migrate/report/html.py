@@ -67,6 +67,7 @@ def render(report: Report) -> str:
     return words.clean(
         page.render(
             report=report,
+            code=view.code_of(report),
             emulated=view.is_emulated(report),
             tiles=view.tiles(report),
             not_run=view.not_run(report),

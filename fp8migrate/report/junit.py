@@ -9,6 +9,7 @@ from collections import Counter
 from xml.etree import ElementTree
 
 from fp8migrate.checks.schema import CheckResult
+from fp8migrate.report import view
 from fp8migrate.report.words import clean, held_against, interval, measured
 from fp8migrate.verdict import PhaseReport, Report
 
@@ -73,7 +74,7 @@ def _verdict_suite(report: Report) -> ElementTree.Element:
         ElementTree.SubElement(case, "system-out").text = text
     else:
         tag = "failure" if verdict.name == "FAIL" else "error"
-        words = f"{verdict.name} {verdict.code}".rstrip()
+        words = f"{verdict.name} {view.code_of(report)}".rstrip()
         found = ElementTree.SubElement(case, tag, {"message": _attribute(f"{words}: {verdict.why}"), "type": _attribute(words)})
         found.text = text
     return _counted(suite, 0.0)

@@ -24,7 +24,7 @@ _AUTOLINK = re.compile(r"(@)(?=\w)|(://)|(www)(?=\.)", re.IGNORECASE)
 
 def render(report: Report) -> str:
     verdict = report.verdict
-    code = f" `{_code(verdict.code)}`" if verdict.code else ""
+    code = f" `{_code(view.code_of(report))}`" if view.code_of(report) else ""
     lines = [f"## {VERDICT_MARKS[verdict.name]} {verdict.name}{code} — {text(report.name)}", ""]
     lines += [f"**{text(report.headline)}**", "", text(verdict.why)]
     if verdict.next_step:

@@ -71,7 +71,13 @@ class CoverageGroup:
 
 def is_emulated(report: Report) -> bool:
     """Whether any of the evidence comes from emulated FP8. Then nothing is said about speed."""
-    return any(comparison.emulated for comparison in report.comparisons) or "emulated" in report.headline.lower()
+    integration = report.integration is not None and report.integration.emulated
+    return integration or any(comparison.emulated for comparison in report.comparisons)
+
+
+def code_of(report: Report) -> str:
+    """The verdict's code, where it says more than the verdict's name."""
+    return "" if report.verdict.code == report.verdict.name else report.verdict.code
 
 
 def comparison_title(comparison: Comparison) -> str:

@@ -128,7 +128,7 @@ def _train_work(task: Train) -> Work:
     work = _in_precision(task.precision, steps * task.training.tokens_per_step * flops_per_token(task.model, sequence))
     per_validation = task.data.validation_tokens * forward_flops_per_token(task.model, sequence)
     for forward in task.validate_forwards:
-        precision = Precision() if forward == "bf16" else task.forward_precision or task.precision
+        precision = Precision() if forward == "bf16" else task.precision
         work += _in_precision(precision, len(task.validate_at) * per_validation)
     return work
 

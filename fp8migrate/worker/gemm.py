@@ -52,7 +52,7 @@ class Gemm:
 def has_native_bf16(device: torch.device) -> bool:
     """Whether BF16 GEMMs are worth having here (see the module's text)."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
 
 

@@ -7,6 +7,7 @@ dw = dyᵀ · x     weight gradient  operands dy, x
 The operands saved for backward are those of the forward GEMM: in FP8 the backward multiplies the same quantised x and w.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -77,5 +78,5 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [..., in] to [..., out], in x's dtype."""
-        flat = _LowPrecisionMatmul.apply(x.reshape(-1, self.in_features), self.weight, self)
-        return flat.view(*x.shape[:-1], self.out_features)  # type: ignore[no-any-return]
+        apply: Callable[[Tensor, Tensor, Linear], Tensor] = _LowPrecisionMatmul.apply
+        return apply(x.reshape(-1, self.in_features), self.weight, self).view(*x.shape[:-1], self.out_features)

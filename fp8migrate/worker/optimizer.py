@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import nn
+from torch.autograd.graph import increment_version
 
 from fp8migrate.jobs import Cooldown
 from fp8migrate.plan.schema import Training
@@ -29,7 +30,11 @@ def build_optimizer(model: nn.Module, training: Training) -> torch.optim.AdamW:
     kept = [p for name, p in model.named_parameters() if p.ndim < 2 or name.startswith("embedding.")]
     groups = [{"params": decayed, "weight_decay": training.weight_decay}, {"params": kept, "weight_decay": 0.0}]
     betas = (training.beta1, training.beta2)
-    return torch.optim.AdamW(groups, lr=training.learning_rate, betas=betas, eps=training.epsilon, fused=True)
+    optimizer = torch.optim.AdamW(groups, lr=training.learning_rate, betas=betas, eps=training.epsilon, fused=True)
+    # The fused kernel changes weights without telling autograd; layers that keep a low-precision copy look at the version.
+    parameters = list(model.parameters())
+    optimizer.register_step_post_hook(lambda *_: increment_version(parameters))
+    return optimizer
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -51,11 +51,14 @@ def probe(device_name: str, data: PythonSourceData) -> Environment:
 def source_sha256() -> str:
     """Of the code that trains, by path and content."""
     root = Path(fp8migrate.__file__).parent
-    files = [path for name in _TRAINING_CODE for path in ([root / name] if name.endswith(".py") else (root / name).rglob("*.py"))]
     digest = hashlib.sha256()
-    for path in sorted(files):
+    for path in sorted(path for name in _TRAINING_CODE for path in _python_files(root / name)):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
+
+
+def _python_files(place: Path) -> list[Path]:
+    return list(place.rglob("*.py")) if place.is_dir() else [place]
 
 
 def _variables() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Scales for whole tensors: where they come from, and the state that a checkpoint must carry.
 
-Semantics follow Transformer Engine: a scale multiplies before the cast (scale = format_max / amax), an amax of zero or Inf gives
-scale 1 (current scaling) or leaves the scale as it was (delayed), and a scale that overflows becomes the largest float32.
+Semantics follow Transformer Engine: a scale multiplies before the cast (scale = format_max / amax), an amax of zero or Inf
+gives scale 1 (current scaling) or leaves the scale as it was (delayed), and a scale that overflows becomes the largest float32.
 """
 
 from collections.abc import Callable

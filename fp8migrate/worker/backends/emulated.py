@@ -65,7 +65,7 @@ def convert(model: Llama, precision: Precision, tokens_per_pass: int) -> Convers
     kept, unmatched = bf16_sites(sites, precision.keep_bf16, tokens_per_pass)
     recipe = precision.recipe
     off = recipe is None or isinstance(recipe, Bf16Recipe)
-    name = "fp8 off" if off or recipe is None else f"{recipe.kind} {recipe.format}"
+    name = "fp8 off" if recipe is None or isinstance(recipe, Bf16Recipe) else f"{recipe.kind} {recipe.format}"
     layers = []
     for site in sites:
         if site.name not in kept:

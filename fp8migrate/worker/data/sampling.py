@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fp8migrate.jobs import DataOrder
 
 _VALIDATION_SHARE, _TRUNK_SHARE = 0.05, 0.475
-# Windows of one document in an evaluation: few, so that many documents are seen and their spread is measured well.
-_WINDOWS_PER_DOCUMENT = 4
+# Which held-out windows are evaluated is the same in every run.
+_VALIDATION_SEED = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,20 +62,24 @@ def build_corpus(documents: tuple[tuple[str, bytes], ...]) -> Corpus:
 
 
 def validation_set(corpus: Corpus, sequence_length: int, num_tokens: int) -> ValidationSet:
-    """About num_tokens held-out tokens: round after round one window of each document, until there are enough."""
+    """About num_tokens held-out tokens: windows drawn without regard to their document, so distributed as training windows are.
+
+    Raises ValueError where no held-out document holds a single window.
+    """
     wanted = max(1, num_tokens // sequence_length)
-    windows, owners = [], []
-    for turn in range(_WINDOWS_PER_DOCUMENT):
-        for index, (_, text) in enumerate(corpus.validation):
-            window = text[turn * sequence_length : (turn + 1) * sequence_length + 1]
-            if len(windows) < wanted and len(window) == sequence_length + 1:
-                windows.append(window)
-                owners.append(index)
-    if not windows:
+    places = [
+        (index, start)
+        for index, (_, text) in enumerate(corpus.validation)
+        for start in range(0, len(text) - sequence_length, sequence_length)
+    ]
+    if not places:
         raise ValueError(f"no held-out document holds sequence_length + 1 = {sequence_length + 1} tokens")
-    used = sorted(set(owners))
-    renumbered = np.searchsorted(np.array(used), np.array(owners))
-    return ValidationSet(np.stack(windows), renumbered.astype(np.int64), tuple(corpus.validation[i][0] for i in used))
+    chosen = np.random.default_rng(_VALIDATION_SEED).permutation(len(places))[:wanted]
+    drawn = [places[i] for i in sorted(chosen)]
+    windows = np.stack([corpus.validation[index][1][start : start + sequence_length + 1] for index, start in drawn])
+    owners = np.array([index for index, _ in drawn])
+    used = np.unique(owners)
+    return ValidationSet(windows, np.searchsorted(used, owners), tuple(corpus.validation[i][0] for i in used))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 
-The residual stream, the norms and the softmax are FP32; GEMM operands and results are BF16, or FP8 where a backend converted the
-layer. Shapes: b sequences, t positions, d hidden, h heads, g key-value heads, e head size.
+The residual stream, the norms and the softmax are FP32; GEMM operands and results are BF16, or FP8 where a backend converted
+the layer. Shapes: b sequences, t positions, d hidden, h heads, g key-value heads, e head size.
 """
 
 import torch

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fp8migrate.jobs import DataOrder, ForwardCheck
+from fp8migrate.jobs import ForwardCheck
 from fp8migrate.worker import checkpoint
 from fp8migrate.worker.backends.emulated import forward_mode
 from fp8migrate.worker.data.sampling import training_stream, validation_set
@@ -27,8 +27,7 @@ def run(context: TaskContext) -> None:
     state = build(task.model, training, task.precision, context.device)
     if context.start is not None:
         checkpoint.restore(state.model, state.optimizer, checkpoint.load(context.start), same_run=False)
-    order = DataOrder(split="unseen", seed=0)
-    stream = training_stream(context.corpus, order, training.sequence_length, training.global_batch_size)
+    stream = training_stream(context.corpus, task.data_order, training.sequence_length, training.global_batch_size)
     warm_scales(state, training, stream, 0, WARM_PASSES)
     held_out = validation_set(context.corpus, training.sequence_length, min(_TOKENS, task.data.validation_tokens))
     tokens = torch.from_numpy(held_out.windows).to(torch.int64).to(context.device)

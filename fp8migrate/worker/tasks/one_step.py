@@ -42,7 +42,7 @@ def run(context: TaskContext) -> None:
     describe(fp8, context.writer)
     context.writer.table("gradients", [agreement(name, reference[name], measured[name]) for name in reference])
     batches = [stream.batch(WARM_PASSES + 1 + i) for i in range(2)]
-    rows = [
+    rows: list[dict[str, object]] = [
         {"name": "resume", "mismatches": resume_mismatches(lambda: fresh(task.precision), task, batches)},
         {
             "name": "accumulation",

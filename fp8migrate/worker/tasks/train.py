@@ -120,7 +120,7 @@ def forward_backward(model: Llama, tokens: NDArray[np.uint8], micro_batch_size: 
     total = torch.zeros((), device=device)
     for part in np.split(tokens, parts):
         loss = token_losses(model, torch.from_numpy(part.astype(np.int64)).to(device)).mean() / parts
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         end_pass(model)
         total += loss.detach()
     return total
@@ -177,7 +177,8 @@ def document_losses(model: Llama, held_out: ValidationSet) -> tuple[NDArray[np.f
         sums.append(token_losses(model, tokens).double().sum(dim=1).cpu().numpy())
     count = len(held_out.documents)
     nll = np.bincount(held_out.document_of_window, weights=np.concatenate(sums), minlength=count)
-    return nll, np.bincount(held_out.document_of_window, minlength=count) * t
+    tokens_of_document = np.bincount(held_out.document_of_window, minlength=count) * t
+    return nll.astype(np.float64), tokens_of_document.astype(np.int64)
 
 
 def keep(context: TaskContext, task: Train, state: TrainingState) -> None:

@@ -1,0 +1,158 @@
+"""Jobs of all phases: the arms of a pair are built in one place, so that they differ in precision and nothing else."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fp8migrate.errors import PlanError
+from fp8migrate.facts.recipes import DelayedRecipe, Recipe
+from fp8migrate.jobs import Arm, CheckpointRef, Cooldown, DataOrder, DesignName, Forward, Job, Precision, Role, Task, Train
+from fp8migrate.plan.schema import LlamaModel, Plan, Training
+from fp8migrate.records.schema import Environment
+
+# Passes without an update that fill the amax histories of a run which starts from a BF16 checkpoint (PARITY.md 2).
+WARM_AMAX_BATCHES = 4
+
+# Data orders of different designs never meet: each design draws its seeds from a range of its own above the plan's seed.
+SEED_RANGE = {"baseline": 0, "integration": 0, "screen": 10_000, "branch": 20_000, "scratch": 0}
+
+# CUDA compute capability from which FP8 GEMMs exist (Ada: 8.9).
+FP8_CAPABILITY = (8, 9)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where the runs of a pair begin: the initial weights, or a checkpoint of the trunk."""
+
+    step: int = 0
+    trunk: Job | None = None
+
+    @property
+    def ref(self) -> CheckpointRef | None:
+        return None if self.trunk is None else CheckpointRef(job=self.trunk.digest, step=self.step)
+
+
+@dataclass(frozen=True)
+class JobBuilder:
+    """Builds the jobs of one phase for one model and schedule."""
+
+    plan: Plan
+    environment: Environment
+    phase: str
+    model: LlamaModel
+    training: Training
+
+    def job(self, task: Task, role: Role, start: CheckpointRef | None = None) -> Job:
+        """A job with the plan's launch settings and a name for people."""
+        launch = self.plan.launch
+        return Job(
+            task=task,
+            start=start,
+            device=launch.device,
+            threads=launch.threads_per_job,
+            label=label(self.phase, role),
+            role=role,
+        )
+
+    def pair(
+        self,
+        design: DesignName,
+        pair: int,
+        arms: Sequence[Arm],
+        *,
+        start: Start,
+        last_step: int,
+        data_order: DataOrder,
+        fraction: float | None = None,
+        seed: int | None = None,
+        cooldown: Cooldown | None = None,
+        checkpoint_at: tuple[int, ...] = (),
+    ) -> tuple[Job, ...]:
+        """One pair: a run for each arm, from the same bits on the same data. seed: of the initial weights."""
+        training = self.training if seed is None else self.training.model_copy(update={"seed": seed})
+        jobs = []
+        for arm in arms:
+            precision = self.precision(arm)
+            warm = start.trunk is not None and isinstance(precision.recipe, DelayedRecipe)
+            task = Train(
+                model=self.model,
+                data=self.plan.data,
+                training=training,
+                precision=precision,
+                data_order=data_order,
+                first_step=start.step,
+                last_step=last_step,
+                cooldown=cooldown,
+                one_ulp=self.one_ulp(arm, pair),
+                warm_amax_batches=WARM_AMAX_BATCHES if warm else 0,
+                validate_at=validation_steps(start.step, last_step),
+                validate_forwards=self.forwards(arm),
+                checkpoint_at=checkpoint_at if arm == "baseline" else (),
+            )
+            jobs.append(self.job(task, Role(design=design, arm=arm, pair=pair, fraction=fraction), start.ref))
+        return tuple(jobs)
+
+    def precision(self, arm: Arm) -> Precision:
+        """What executes the linear layers of an arm."""
+        keep = self.plan.candidate.keep_bf16
+        if arm in ("baseline", "floor"):
+            return Precision()
+        recipe: Recipe | None = {
+            "control": None,
+            "candidate": self.plan.candidate.recipe,
+            "sensitivity": self.plan.design.sensitivity,
+        }[arm]
+        return Precision(backend=resolve_backend(self.plan, self.environment), recipe=recipe, keep_bf16=keep)
+
+    def one_ulp(self, arm: Arm, pair: int) -> int | None:
+        """The floor starts one ulp away; so does the candidate of an A/A test, which would else be the control."""
+        aa_test = arm == "candidate" and self.plan.candidate.recipe.kind == "bf16"
+        return pair if arm == "floor" or aa_test else None
+
+    def forwards(self, arm: Arm) -> tuple[Forward, ...]:
+        """Forwards under which an arm is validated: arms with FP8 under both."""
+        fp8 = arm == "sensitivity" or (arm == "candidate" and self.plan.candidate.recipe.kind != "bf16")
+        return ("bf16", "fp8") if fp8 else ("bf16",)
+
+    def data_order(self, design: DesignName, number: int) -> DataOrder:
+        """The design's data order `number`. Runs that start from a trunk see text that the trunk has not."""
+        unseen = design in ("screen", "branch", "integration")
+        return DataOrder(split="unseen" if unseen else "trunk", seed=self.training.seed + SEED_RANGE[design] + number)
+
+
+def arms_of_pair(plan: Plan, pair: int) -> tuple[Arm, ...]:
+    """Arms that pair number `pair` runs: floor and control stop at the number that the plan gives them."""
+    arms: list[Arm] = ["baseline", "candidate", "sensitivity"]
+    if pair < plan.design.control_pairs:
+        arms.append("control")
+    if pair < plan.design.floor_pairs:
+        arms.append("floor")
+    return tuple(arms)
+
+
+def validation_steps(first_step: int, last_step: int) -> tuple[int, ...]:
+    """PARITY.md 2: a quarter, half and all of the run; from the initial weights also before the first step."""
+    length = last_step - first_step
+    steps = {first_step + max(1, round(length * share)) for share in (0.25, 0.5, 1.0)}
+    return tuple(sorted(steps | ({0} if first_step == 0 else set())))
+
+
+def label(phase: str, role: Role) -> str:
+    """small_scale-screen-0.60-p2-candidate"""
+    place = "" if role.fraction is None else f"-{role.fraction:.2f}"
+    design = "" if role.design == phase else f"-{role.design}"
+    return f"{phase}{design}{place}-p{role.pair}-{role.arm}"
+
+
+def resolve_backend(plan: Plan, environment: Environment) -> Literal["emulated"]:
+    """The backend of FP8 arms. `auto` never settles for emulation where the GPU has FP8: that must be asked for."""
+    if plan.candidate.backend != "auto" or environment.compute_capability is None:
+        return "emulated"
+    major, _, minor = environment.compute_capability.partition(".")
+    if (int(major), int(minor or 0)) >= FP8_CAPABILITY:
+        raise PlanError(
+            f"candidate.backend auto: {environment.device_name} runs FP8 itself, and this version has no backend for it yet",
+            where=plan.name,
+            next_step="Say candidate.backend: emulated to judge the recipe in emulation; the report will say so.",
+        )
+    return "emulated"

@@ -1,0 +1,40 @@
+"""Phase 2: can FP8 run here, what does it reach, is inference right, then one training step, then save and load."""
+
+from fp8migrate.checks import judge_integration
+from fp8migrate.evidence.integration import integration_evidence
+from fp8migrate.jobs import ForwardCheck, Job, OneStep, Role
+from fp8migrate.phases.baseline import final_checkpoint
+from fp8migrate.phases.build import JobBuilder
+from fp8migrate.phases.schema import Done, Findings, Jobs
+from fp8migrate.plan.schema import Plan
+
+
+class Integration:
+    name = "integration"
+
+    def next(self, plan: Plan, findings: Findings) -> Jobs | Done:
+        jobs = integration_jobs(plan, findings)
+        if findings.missing(jobs):
+            return Jobs(jobs, "compare one forward and one training step in FP8 with BF16, on the baseline's last weights")
+        evidence = integration_evidence(plan, jobs, findings.records)
+        return Done(results=judge_integration(evidence), integration=evidence)
+
+
+def integration_jobs(plan: Plan, findings: Findings) -> tuple[Job, ...]:
+    """A forward check and a one-step check of the candidate, from the baseline's final checkpoint."""
+    builder = JobBuilder(plan, findings.environment, "integration", plan.model, plan.training)
+    start = final_checkpoint(plan, findings)
+    return tuple(
+        builder.job(
+            task(
+                model=plan.model,
+                data=plan.data,
+                training=plan.training,
+                precision=builder.precision("candidate"),
+                data_order=builder.data_order("integration", 0),
+            ),
+            Role(design="integration", arm="candidate", pair=number),
+            start,
+        )
+        for number, task in enumerate((ForwardCheck, OneStep))
+    )

@@ -1,0 +1,139 @@
+"""Phase 3: pairs of a smaller model. Screens first, since they convict cheaply; then the pairs that can acquit."""
+
+from fp8migrate.checks import judge_baseline, judge_comparison
+from fp8migrate.checks.schema import CheckResult
+from fp8migrate.evidence.baseline import baseline_evidence
+from fp8migrate.evidence.pairs import compare
+from fp8migrate.evidence.schema import Comparison
+from fp8migrate.jobs import Cooldown, DesignName, Job
+from fp8migrate.phases.build import JobBuilder, Start, arms_of_pair
+from fp8migrate.phases.schema import Done, Findings, Jobs
+from fp8migrate.plan.schema import BranchDesign, Plan, ScratchDesign, ScreenDesign
+from fp8migrate.plan.shrink import shrink, shrunk_training
+
+
+class SmallScale:
+    name = "small_scale"
+
+    def next(self, plan: Plan, findings: Findings) -> Jobs | Done:
+        builder = small_builder(plan, findings)
+        trunk = trunk_job(plan, builder)
+        results: list[CheckResult] = []
+        comparisons: list[Comparison] = []
+        for design, jobs in designs(plan, builder, trunk):
+            wanted = jobs if trunk is None else (trunk, *jobs)
+            if findings.missing(wanted):
+                return Jobs(wanted, _because(design))
+            comparison = compare(plan, design, jobs, findings.records)
+            comparisons.append(comparison)
+            results += judge_comparison(comparison)
+            # A conviction is final: no later pairs could turn it into a pass.
+            if any(result.status == "fail" and not result.advisory for result in results):
+                break
+        if trunk is not None:
+            results = [*judge_baseline(baseline_evidence(plan, (trunk,), findings.records)), *results]
+        return Done(results=tuple(results), comparisons=tuple(comparisons))
+
+
+def small_builder(plan: Plan, findings: Findings) -> JobBuilder:
+    """Builds jobs of the shrunk model under its own learning rate."""
+    settings = plan.phases.small_scale
+    model = shrink(plan.model, settings.shrink)
+    training = shrunk_training(plan.training, plan.model, model, settings.learning_rate_rule)
+    return JobBuilder(plan, findings.environment, "small_scale", model, training)
+
+
+def trunk_job(plan: Plan, builder: JobBuilder) -> Job | None:
+    """The BF16 run that screens and branches start from, as far as the last of them needs it; None where nothing does."""
+    starts = start_steps(plan)
+    if not starts:
+        return None
+    order = builder.data_order("baseline", 0)
+    (job,) = builder.pair(
+        "baseline", 0, ["baseline"], start=Start(), last_step=max(starts), data_order=order, checkpoint_at=tuple(sorted(starts))
+    )
+    return job
+
+
+def start_steps(plan: Plan) -> set[int]:
+    """Steps of the trunk at which a design starts runs."""
+    fractions = list(plan.design.screen.fractions) if plan.design.screen else []
+    fractions += [plan.design.branch.at] if plan.design.branch else []
+    return {start_step(plan, fraction) for fraction in fractions}
+
+
+def start_step(plan: Plan, fraction: float) -> int:
+    """The step of the schedule at a fraction of it; at least one step from either end."""
+    last = plan.training.num_steps
+    return min(max(1, round(fraction * last)), max(1, last - 1))
+
+
+def designs(plan: Plan, builder: JobBuilder, trunk: Job | None) -> list[tuple[DesignName, tuple[Job, ...]]]:
+    """The plan's designs with their jobs, in the order in which they run."""
+    design, found = plan.design, list[tuple[DesignName, tuple[Job, ...]]]()
+    if design.screen and trunk:
+        found.append(("screen", screen_jobs(plan, builder, trunk, design.screen)))
+    if design.branch and trunk:
+        found.append(("branch", branch_jobs(plan, builder, trunk, design.branch)))
+    if design.scratch:
+        found.append(("scratch", scratch_jobs(plan, builder, design.scratch)))
+    return found
+
+
+def screen_jobs(plan: Plan, builder: JobBuilder, trunk: Job, screen: ScreenDesign) -> tuple[Job, ...]:
+    """K cooled steps from each fraction, `data_orders` pairs each, every pair on a data order of its own."""
+    jobs: list[Job] = []
+    for place, fraction in enumerate(screen.fractions):
+        first = start_step(plan, fraction)
+        for pair in range(screen.data_orders):
+            jobs += builder.pair(
+                "screen",
+                pair,
+                arms_of_pair(plan, pair),
+                start=Start(first, trunk),
+                last_step=first + screen.num_steps,
+                data_order=builder.data_order("screen", place * screen.data_orders + pair),
+                fraction=fraction,
+                cooldown=Cooldown(start=first, num_steps=screen.num_steps),
+            )
+    return tuple(jobs)
+
+
+def branch_jobs(plan: Plan, builder: JobBuilder, trunk: Job, branch: BranchDesign) -> tuple[Job, ...]:
+    """Pairs from one checkpoint of the trunk to the end of the schedule."""
+    jobs: list[Job] = []
+    for pair in range(branch.pairs):
+        jobs += builder.pair(
+            "branch",
+            pair,
+            arms_of_pair(plan, pair),
+            start=Start(start_step(plan, branch.at), trunk),
+            last_step=plan.training.num_steps,
+            data_order=builder.data_order("branch", pair),
+        )
+    return tuple(jobs)
+
+
+def scratch_jobs(plan: Plan, builder: JobBuilder, scratch: ScratchDesign) -> tuple[Job, ...]:
+    """Pairs from initial weights, each with a seed and a data order of its own."""
+    jobs: list[Job] = []
+    for pair in range(scratch.pairs):
+        jobs += builder.pair(
+            "scratch",
+            pair,
+            arms_of_pair(plan, pair),
+            start=Start(),
+            last_step=plan.training.num_steps,
+            data_order=builder.data_order("scratch", pair),
+            seed=builder.training.seed + pair,
+        )
+    return tuple(jobs)
+
+
+def _because(design: DesignName) -> str:
+    reasons = {
+        "screen": "short cooled screens from a BF16 trunk: they convict cheaply",
+        "branch": "pairs from one BF16 checkpoint to the end of the schedule",
+        "scratch": "pairs from initial weights over the whole schedule",
+    }
+    return reasons[design]

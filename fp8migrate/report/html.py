@@ -62,7 +62,7 @@ class CoverageView:
 
 
 def render(report: Report) -> str:
-    comparisons = tuple(_comparison(comparison, f"c{place}") for place, comparison in enumerate(report.comparisons, start=1))
+    comparisons = tuple(_comparison(title, it, f"c{place}") for place, (title, it) in enumerate(view.titled(report), start=1))
     page = _environment().get_template("report.html.j2")
     return words.clean(
         page.render(
@@ -122,13 +122,13 @@ def _environment() -> "Environment":
     return environment
 
 
-def _comparison(comparison: Comparison, ident: str) -> ComparisonView:
+def _comparison(title: str, comparison: Comparison, ident: str) -> ComparisonView:
     rows = gaps(comparison)
     quality = _candidates(rows, "validation_loss")
     penalty = _candidates(rows, "forward_penalty")
     return ComparisonView(
         it=comparison,
-        title=view.comparison_title(comparison),
+        title=title,
         facts=view.comparison_facts(comparison),
         differences=view.differences(comparison),
         gaps=rows,

@@ -14,7 +14,7 @@ VERDICT_MARKS = {"PASS": "✅", "FAIL": "❌", "INCONCLUSIVE": "⚠️", "SCREEN
 # The comment points to report.html for the rest.
 MAX_ROWS = 12
 MAX_CANDIDATE_ROWS = 5
-MAX_ITEMS = 6
+MAX_ITEMS = 7
 # What Markdown, GitHub's mathematics or HTML would take for markup.
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#$!])")
 _LIST_START = re.compile(r"^([-+](?=\s|$)|[-=](?=[-=])|\d+(?=[.)](?:\s|$)))")
@@ -76,8 +76,7 @@ def _phases(report: Report) -> list[str]:
 def _endpoints(report: Report) -> list[str]:
     """What is judged comes first, of the design that says most; of each positive control its clearest row."""
     rows: list[tuple[str, Gap]] = []
-    for comparison in sorted(report.comparisons, key=lambda one: one.design == "screen"):
-        title = view.comparison_title(comparison)
+    for title, comparison in sorted(view.titled(report), key=lambda one: one[1].design == "screen"):
         found = [gap for gap in gaps(comparison) if gap.pairs]
         shown = [gap for gap in found if gap.arm == "candidate"]
         shown.sort(key=lambda gap: gap.margin is None)
@@ -120,7 +119,8 @@ def _checks(results: Sequence[CheckResult]) -> list[str]:
     for result in raised[:MAX_ITEMS]:
         advisory = ", advisory" if result.advisory else ""
         code = f" `{_code(result.code)}`" if result.code else ""
-        lines.append(f"- **{result.status}**{advisory} `{_code(result.check)}`{code}: {text(result.summary)}")
+        where = f" ({text(result.scope)})" if result.scope else ""
+        lines.append(f"- **{result.status}**{advisory} `{_code(result.check)}`{where}{code}: {text(result.summary)}")
     if raised:
         lines.insert(2, "")
     return lines + _more(len(raised) - MAX_ITEMS)
@@ -129,17 +129,18 @@ def _checks(results: Sequence[CheckResult]) -> list[str]:
 def _differences(report: Report) -> list[str]:
     """Settings in which the arms differ beyond precision, and those that are not known."""
     lines: list[str] = []
-    for comparison in report.comparisons:
+    for title, comparison in view.titled(report):
         found = view.differences(comparison)
-        title = text(view.comparison_title(comparison))
         if not found.unexpected and not found.unknown:
             if comparison.audit:
-                lines.append(f"- {title}: the arms differ in precision alone ({plural(len(found.same), 'setting')} the same)")
+                lines.append(
+                    f"- {text(title)}: the arms differ in precision alone ({plural(len(found.same), 'setting')} the same)"
+                )
             continue
         rows = [*found.unexpected, *found.unknown]
         for row in rows[:MAX_ITEMS]:
             values = f"{text(row.baseline)} → {text(row.candidate)}"
-            lines.append(f"- {title}: **{row.status}** `{_code(row.setting)}`: {values}")
+            lines.append(f"- {text(title)}: **{row.status}** `{_code(row.setting)}`: {values}")
         lines += _more(len(rows) - MAX_ITEMS)
     return ["", "**What differs between the arms**", "", *lines] if lines else []
 

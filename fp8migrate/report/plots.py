@@ -35,7 +35,7 @@ class Canvas:
 
 
 WIDE = Canvas(960, narrow=False)
-HALF = Canvas(460, narrow=True)
+HALF = Canvas(400, narrow=True)
 NARROW = Canvas(358, narrow=True)
 
 

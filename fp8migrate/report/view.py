@@ -1,5 +1,6 @@
 """What a Report says, in the words and in the order in which every format for people shows it. Nothing is judged here."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,14 +81,23 @@ def code_of(report: Report) -> str:
     return "" if report.verdict.code == report.verdict.name else report.verdict.code
 
 
-def comparison_title(comparison: Comparison) -> str:
-    recipe = f", {comparison.recipe}" if comparison.recipe else ""
-    return f"{DESIGN_WORDS.get(comparison.design, comparison.design)}{recipe}"
+def titled(report: Report) -> tuple[tuple[str, Comparison], ...]:
+    """Each comparison with a title of its own: its design; with its recipe where designs repeat; numbered where both do."""
+    designs = Counter(comparison.design for comparison in report.comparisons)
+    seen: Counter[str] = Counter()
+    found = []
+    for comparison in report.comparisons:
+        title = DESIGN_WORDS.get(comparison.design, comparison.design)
+        if designs[comparison.design] > 1 and comparison.recipe:
+            title += f", {comparison.recipe}"
+        seen[title] += 1
+        found.append((title if seen[title] == 1 else f"{title} ({seen[title]})", comparison))
+    return tuple(found)
 
 
 def comparison_facts(comparison: Comparison) -> str:
     """One line under a comparison's title."""
-    parts = [comparison.model] if comparison.model else []
+    parts = [part for part in (comparison.model, comparison.recipe) if part]
     parts.append(
         f"{plural(comparison.planned_pairs, 'pair')} planned" + (" at each start" if len(comparison.fractions) > 1 else "")
     )
@@ -172,7 +182,7 @@ def conversions(report: Report) -> tuple[tuple[str, Conversion], ...]:
     found: list[tuple[str, Conversion]] = []
     if report.integration is not None and report.integration.conversion is not None:
         found.append(("Integration", report.integration.conversion))
-    found += [(comparison_title(c), c.conversion) for c in report.comparisons if c.conversion is not None]
+    found += [(title, c.conversion) for title, c in titled(report) if c.conversion is not None]
     distinct: list[tuple[str, Conversion]] = []
     for title, conversion in found:
         if all(conversion.layers != other.layers for _, other in distinct):
@@ -211,8 +221,8 @@ def not_run(report: Report) -> tuple[str, ...]:
         lines += _integration_gaps(report)
     if not report.comparisons:
         lines.append("No paired runs were compared: no loss curves and no parity.")
-    for comparison in report.comparisons:
-        lines += _comparison_gaps(comparison)
+    for title, comparison in titled(report):
+        lines += _comparison_gaps(title, comparison)
     skipped = [result for result in report.results if result.status == "skipped"]
     lines += [f"Check {result.check} skipped: {result.summary}" for result in skipped]
     return tuple(lines)
@@ -235,8 +245,7 @@ def _integration_gaps(report: Report) -> list[str]:
     return [f"Integration did not measure: {', '.join(missing)}."] if missing else []
 
 
-def _comparison_gaps(comparison: Comparison) -> list[str]:
-    title = comparison_title(comparison)
+def _comparison_gaps(title: str, comparison: Comparison) -> list[str]:
     arms = {cell.arm for cell in comparison.cells if cell.deltas}
     lines = []
     if "sensitivity" not in arms:

@@ -60,7 +60,7 @@ def number(value: float, digits: int = 4) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
     if value == int(value) and abs(value) < 1e15:
-        return f"{int(value):,}".replace(",", "\u202f").replace("-", "−")
+        return f"{int(value):,}".replace("-", "−")
     return f"{value:.{digits}g}".replace("-", "−")
 
 

@@ -60,7 +60,7 @@ def test_the_table_holds_the_numbers() -> None:
     assert rows[0][:4] == ["Design", "Start", "Endpoint", "Arm"]
     quality = next(row for row in rows if row[2:4] == ["Validation loss, BF16 forward", "candidate"])
     assert quality == [
-        "Branch, delayed hybrid",
+        "Branch",
         "—",
         "Validation loss, BF16 forward",
         "candidate",
@@ -78,7 +78,7 @@ def test_the_table_holds_the_numbers() -> None:
 def test_differences_beyond_precision_are_listed() -> None:
     found = render(samples.many())
     assert "**different** `task.training.grad_clip_norm`: 1.0 → 0.5" in found
-    assert "**unknown** `environment.variables.NVTE_ALLOW_NONDETERMINISTIC_ALGO`: — → 0" in found
+    assert "Branch: **unknown** `environment.variables.NVTE_ALLOW_NONDETERMINISTIC_ALGO`: — → 0" in found
     assert "the arms differ in precision alone (15 settings the same)" in render(samples.report())
 
 
@@ -116,7 +116,7 @@ def test_any_recipe_name_keeps_the_table_whole(recipe: str, summary: str) -> Non
         samples.comparison(pairs=2, steps=4), recipe=recipe, audit=(AuditRow(summary, "unknown", recipe, summary),)
     )
     phase = PhaseReport("small_scale", "passed", (CheckResult(recipe, "fail", summary, summary),))
-    report = replace(samples.report(comparisons=(comparison,)), phases=(phase,), baseline=None, integration=None)
+    report = replace(samples.report(comparisons=(comparison,) * 2), phases=(phase,), baseline=None, integration=None)
     rows = cells(render(report))
     assert {len(row) for row in rows} == {9}
     assert rows[1][0] == " ".join(f"Branch, {clean(recipe)}".split()).replace("\u2060", "")

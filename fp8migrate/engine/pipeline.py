@@ -15,7 +15,7 @@ from fp8migrate.engine.slots import slots
 from fp8migrate.engine.stop_requests import StopRequests
 from fp8migrate.engine.supervisor import DEFAULT_GRACE_SECONDS
 from fp8migrate.engine.workspace import Workspace
-from fp8migrate.errors import UsageError
+from fp8migrate.errors import UsageError, UserError
 from fp8migrate.jobs import Job
 from fp8migrate.phases.schema import Done, Findings, Jobs, Phase
 from fp8migrate.plan.schema import Plan
@@ -83,8 +83,7 @@ def run_pipeline(
     observer = SilentObserver() if observer is None else observer
     with StopRequests() as stop:
         try:
-            environment = environment or _environment(plan, workspace, trainer, observer, execute)
-            _check_stop(stop)
+            environment = environment or _environment(plan, workspace, trainer, observer, execute, stop)
             store = RunStore(workspace.runs_dir, environment)
             execution = None
             if execute:
@@ -103,10 +102,17 @@ def run_pipeline(
             raise Interrupted("stopped by Ctrl-C", next_step=GO_ON) from None
 
 
-def _environment(plan: Plan, workspace: Workspace, trainer: Trainer, observer: Observer, execute: bool) -> Environment:
+def _environment(
+    plan: Plan, workspace: Workspace, trainer: Trainer, observer: Observer, execute: bool, stop: StopRequests
+) -> Environment:
     if execute:
         observer.message("looking at the machine")
-        return trainer.environment(plan)
+        try:
+            return trainer.environment(plan)
+        except UserError:
+            # Ctrl-C in a terminal reaches the trainer's probe as well: then its end is not the news.
+            _check_stop(stop)
+            raise
     environment = workspace.environment()
     if environment is None:
         raise UsageError("nothing has been run here yet", where=str(workspace.root), next_step="Run the plan first.")

@@ -8,10 +8,13 @@ import pytest
 
 from fp8migrate.engine.pipeline import run_pipeline
 from fp8migrate.engine.scheduler import Interrupted
+from fp8migrate.engine.stop_requests import StopRequests
 from fp8migrate.engine.workspace import Workspace
+from fp8migrate.errors import UsageError
 from fp8migrate.jobs import Job
 from fp8migrate.phases.schema import Done, Findings, Jobs
 from fp8migrate.plan.schema import Plan
+from fp8migrate.records.schema import Environment
 from fp8migrate.records.store import RunStore
 from fp8migrate.records.writer import last_checkpoint
 from tests.engine.fake_trainer import Behaviour
@@ -96,3 +99,23 @@ def test_requests_while_a_phase_computes(tmp_path: Path, requests: int, finishes
         run_pipeline(tiny_plan(), workspace, FakeTrainer(), [phase], promote, diary)
     assert phase.thought_to_the_end is finishes_thinking
     assert diary.started() == []
+
+
+def test_ctrl_c_while_the_machine_is_looked_at(tmp_path: Path) -> None:
+    class Probing(FakeTrainer):
+        def environment(self, plan: Plan) -> Environment:
+            os.kill(os.getpid(), signal.SIGINT)
+            raise UsageError("the probe says KeyboardInterrupt")
+
+    with Workspace.open(tmp_path) as workspace, pytest.raises(Interrupted, match="stopped by SIGINT"):
+        run_pipeline(tiny_plan(), workspace, Probing(), [Pondering()], promote)
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequests() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)  # as under nohup
+            assert stop.count == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)

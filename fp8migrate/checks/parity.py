@@ -7,7 +7,7 @@ import numpy as np
 
 from fp8migrate.checks.check import Check, Need, Results
 from fp8migrate.checks.schema import CheckResult, CheckStatus
-from fp8migrate.checks.stability import curves_of, diverged_runs, is_non_finite
+from fp8migrate.checks.stability import curves_of, diverged_runs, forward_penalty, is_non_finite
 from fp8migrate.checks.validity import PAIRS, RUNS
 from fp8migrate.checks.words import ENDPOINT_WORDS, counted, labels, limit, percent
 from fp8migrate.evidence.schema import Cell, Comparison, Endpoint
@@ -62,17 +62,8 @@ def fail_limit(comparison: Comparison, endpoint: Endpoint, fraction: float | Non
     margin = comparison.margin_of(endpoint)
     if endpoint != "training_loss" or comparison.serve == "fp8":
         return margin
-    penalty = forward_penalty(comparison, fraction)
+    penalty = forward_penalty(comparison, fraction, "candidate")
     return None if penalty is None else margin + max(0.0, penalty)
-
-
-def forward_penalty(comparison: Comparison, fraction: float | None, arm: str = "candidate") -> float | None:
-    """Mean measured forward penalty of an arm at one fraction. 0 for a comparison that runs nothing in FP8."""
-    cell = next((c for c in comparison.cells if (c.arm, c.endpoint, c.fraction) == (arm, "forward_penalty", fraction)), None)
-    if cell is not None and np.isfinite(cell.values).all():
-        return float(cell.values.mean())
-    aa_test = not comparison.require_fp8 and (comparison.conversion is None or comparison.conversion.fp8_flops_share == 0)
-    return 0.0 if aa_test else None
 
 
 def _result(comparison: Comparison, place: Place, judged: _Judged | None) -> CheckResult:

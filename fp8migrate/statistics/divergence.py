@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from fp8migrate.statistics.robust import block_medians
 
@@ -14,7 +15,11 @@ BLOCKS = 100
 LEAST_STEPS_FOR_BLOCKS = 500
 LEAST_GAP = 0.01
 MARGINS = 4
-FLOORS = 4
+FLOORS = 4.0
+# FP8 injects its noise at every step and may spread its pairs three times as far as one ulp does (PARITY.md 1 and 9). Four
+# floors, taken from four floor pairs, then call one healthy pair in eight diverged: the quantile below keeps it at 1 in 500.
+CANDIDATE_SPREAD = 3.0
+ALPHA_PER_PAIR = 0.002
 RUN_OF_BLOCKS = 5
 IGNORED_SHARE = 0.05
 QUARTERS = 4
@@ -49,9 +54,21 @@ def floor_level(floor_blocks: Array) -> Array:
     return np.asarray(np.sqrt(squares.sum(axis=0) / np.maximum(finite.sum(axis=0), 1)), dtype=np.float64)
 
 
-def threshold(margin: float, floor: Array) -> Array:
-    """max(1 %, 4m, 4τ(t)), (blocks,)."""
-    return np.maximum(max(LEAST_GAP, MARGINS * margin), FLOORS * floor)
+def floor_factor(floor_pairs: int) -> float:
+    """Floors that a gap must exceed: a t quantile (ν = pairs: τ is taken around zero) of a spread three times the floor."""
+    if floor_pairs == 0:
+        return FLOORS
+    return max(FLOORS, CANDIDATE_SPREAD * float(stats.t.isf(ALPHA_PER_PAIR, floor_pairs)))
+
+
+def threshold(margin: float, floor: Array, floor_pairs: int, penalty: float = 0.0) -> Array:
+    """max(1 %, 4m, k·τ(t)), (blocks,), above the forward penalty.
+
+    penalty: what the FP8 forward alone adds to the candidate's training loss: no lost quality (PARITY.md 1). It counts up to
+    the least threshold itself, so that a forward that falls apart is not excused by its own size.
+    """
+    least = max(LEAST_GAP, MARGINS * margin)
+    return np.maximum(least, floor_factor(floor_pairs) * floor) + min(max(penalty, 0.0), least)
 
 
 def divergence(gaps: Array, thresholds: Array) -> Divergence | None:

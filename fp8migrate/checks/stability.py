@@ -116,14 +116,14 @@ def diverged_runs(comparison: Comparison, arm: Arm) -> list[tuple[PairCurves, ru
     """Pairs of `arm` that left their baseline, by the block rule; the floor at the same start sets the threshold."""
     found = []
     for fraction in comparison.fractions:
-        floors = [relative_gap(curves) for curves in curves_of(comparison, "floor", fraction)]
+        floors = [rule.gap_blocks(relative_gap(curves)) for curves in curves_of(comparison, "floor", fraction)]
         penalty = 0.0 if comparison.serve == "fp8" else forward_penalty(comparison, fraction, arm) or 0.0
         for curves in curves_of(comparison, arm, fraction):
             gap = relative_gap(curves)
             if gap.size < rule.QUARTERS:
                 continue
             blocks = rule.gap_blocks(gap)
-            levels = [rule.gap_blocks(floor) for floor in floors if rule.num_blocks(floor.size) == blocks.size]
+            levels = [floor for floor in floors if floor.size == blocks.size]
             tau = rule.floor_level(np.array(levels)) if levels else np.zeros(blocks.size)
             limits = rule.threshold(comparison.margin, tau, len(levels), penalty)
             if (verdict := rule.divergence(blocks, limits)) is not None:

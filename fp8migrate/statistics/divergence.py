@@ -1,6 +1,7 @@
 """Has a run diverged from its partner? The block rule of PARITY.md 5, on the relative gap of the training losses."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,7 @@ def floor_level(floor_blocks: Array) -> Array:
     return np.asarray(np.sqrt(squares.sum(axis=0) / np.maximum(finite.sum(axis=0), 1)), dtype=np.float64)
 
 
+@lru_cache
 def floor_factor(floor_pairs: int) -> float:
     """Floors that a gap must exceed: a t quantile (ν = pairs: τ is taken around zero) of a spread three times the floor."""
     if floor_pairs == 0:

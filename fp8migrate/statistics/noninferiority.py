@@ -6,6 +6,7 @@ documents leave open in every pair alike.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf, sqrt
 
 import numpy as np
@@ -46,7 +47,7 @@ def bounds(values: ArrayLike, sampling_error: float = 0.0, alpha: float = ALPHA)
         return Bounds(mean, -inf, inf, inf, inf, 1, 0, alpha)
     sd = float(x.std(ddof=1))
     standard_error = sqrt(sd**2 / n + sampling_error**2)
-    half = float(stats.t.ppf(1 - alpha, n - 1)) * standard_error
+    half = t_quantile(1 - alpha, n - 1) * standard_error
     return Bounds(mean, mean - half, mean + half, standard_error, sd, n, n - 1, alpha)
 
 
@@ -69,8 +70,14 @@ def welch_bounds(baseline: ArrayLike, candidate: ArrayLike, alpha: float = ALPHA
         return Bounds(gap, gap, gap, 0.0, 0.0, n, n - 1, alpha)
     freedom = variance**2 / (part_c**2 / (c.size - 1) + part_b**2 / (b.size - 1))
     standard_error = sqrt(variance)
-    half = float(stats.t.ppf(1 - alpha, freedom)) * standard_error
+    half = t_quantile(1 - alpha, freedom) * standard_error
     return Bounds(gap, gap - half, gap + half, standard_error, standard_error * sqrt(n), n, freedom, alpha)
+
+
+@lru_cache(maxsize=1024)
+def t_quantile(probability: float, degrees_of_freedom: float) -> float:
+    """Student's t quantile."""
+    return float(stats.t.ppf(probability, degrees_of_freedom))
 
 
 def holm(p_values: Sequence[float], alpha: float = ALPHA) -> tuple[bool, ...]:

@@ -16,8 +16,11 @@ ARM_ORDER: tuple[Arm, ...] = ("candidate", "control", "floor", "sensitivity")
 
 @dataclass(frozen=True, eq=False)
 class Gap:
-    """One cell, ready to be shown. lower, upper: None where fewer than two pairs give no interval. margin: None where
-    the endpoint is shown and not judged."""
+    """One cell, ready to be shown.
+
+    lower, upper: None where fewer than two pairs give no interval. margin: None where the endpoint is shown and not judged.
+    planned: pairs that the design asked of the candidate at this start; None for other arms.
+    """
 
     design: DesignName
     arm: Arm
@@ -29,10 +32,17 @@ class Gap:
     upper: float | None
     margin: float | None
     sampling_error_known: bool
+    planned: int | None = None
 
     @property
     def pairs(self) -> int:
         return int(self.values.size)
+
+    @property
+    def counted(self) -> str:
+        """Pairs, and of how many where some are missing: a pair that broke off must not vanish from the sight."""
+        missing = self.planned is not None and self.pairs < self.planned
+        return f"{self.pairs} of {self.planned}" if missing else str(self.pairs)
 
     @property
     def against_margin(self) -> str:
@@ -67,6 +77,7 @@ def gap(comparison: Comparison, cell: Cell) -> Gap:
         upper=upper,
         margin=margin_of(comparison, cell.endpoint),
         sampling_error_known=cell.sampling_error is not None,
+        planned=comparison.planned_pairs if cell.arm == "candidate" else None,
     )
 
 

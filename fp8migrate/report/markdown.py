@@ -101,7 +101,7 @@ def _endpoint(title: str, gap: Gap) -> tuple[str, ...]:
         "—" if gap.fraction is None else f"{number(gap.fraction * 100)} %",
         ENDPOINT_WORDS[gap.endpoint],
         ARM_WORDS[gap.arm],
-        str(gap.pairs),
+        gap.counted,
         percent(gap.mean),
         bounds(gap.lower, gap.upper),
         "—" if gap.margin is None else limit(gap.margin),

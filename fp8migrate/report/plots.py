@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 THIN_POINTS_PER_PIXEL = 9
 # How far a gap axis reaches beyond the margin before it is cut off (with an arrow and the number).
 MAX_MARGINS_SHOWN = 12.0
+# Of a figure of named values: the part of its width that the names take, and the pixels that a character takes.
+NAME_SHARE, NAME_CHARACTER = 0.5, 6.4
 
 
 @dataclass(frozen=True)
@@ -269,7 +271,7 @@ def _forest_places(rows: Sequence[Gap], pitch: float, *, headings: bool) -> tupl
         elif previous is not None and row.fraction != previous.fraction:
             y += 5
         start = "" if row.fraction is None else f"{number(row.fraction * 100)} % · "
-        places.append(_Row(y + pitch / 2, gap=row, label=f"{start}{SHORT_ARM_WORDS[row.arm]}, n = {row.pairs}"))
+        places.append(_Row(y + pitch / 2, gap=row, label=f"{start}{SHORT_ARM_WORDS[row.arm]}, n = {row.counted}"))
         y += pitch
         previous = row
     return places, y + 4
@@ -298,6 +300,8 @@ def _forest_row(axes: "Axes", row: Gap, y: float, scale: _Scale) -> None:
         _arrows(axes, row.lower, row.upper, y, scale, colour)
     elif finite and max(finite) > scale.high:
         _arrows(axes, max(finite), max(finite), y, scale, colour)
+    if row.pairs and not math.isfinite(row.mean):
+        axes.plot([scale.high], [y], "x", color=COLOURS["margin"], markersize=8, markeredgewidth=2, clip_on=False)
     if scale.low < row.mean < scale.high:
         hollow = row.arm != "candidate"
         axes.plot(
@@ -352,7 +356,7 @@ def levels_figure(levels: Sequence[Level], canvas: Canvas, unit: str, limit: flo
     height = max(1, len(levels)) * pitch + 6
     total = height + bottom
     figure = _figure(canvas, total)
-    left = canvas.width * 0.47
+    left = canvas.width * NAME_SHARE
     axes = figure.add_axes((left / canvas.width, bottom / total, 1 - (left + 40) / canvas.width, height / total))
     finite = [level.value for level in levels if math.isfinite(level.value)]
     low = min([*finite, limit if limit is not None else math.inf, 0.0])
@@ -390,6 +394,6 @@ def _level_text(axes: "Axes", level: Level, y: float, canvas: Canvas) -> None:
 
     assert axes.figure is not None
     across = blended_transform_factory(axes.figure.transFigure, axes.transData)
-    name = middle_cut(clean(level.name), int(canvas.width * 0.47 / 6.8))
+    name = middle_cut(clean(level.name), int(canvas.width * NAME_SHARE / NAME_CHARACTER))
     axes.text(2 / canvas.width, y, name, transform=across, va="center", ha="left", fontsize=11.5)
     axes.text(1 - 2 / canvas.width, y, _decibels(level.value), transform=across, va="center", ha="right", fontsize=11.5)

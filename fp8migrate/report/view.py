@@ -130,7 +130,8 @@ def _with_bounds(gap: Gap, comparison: Comparison) -> str:
     where = f", {start(gap.fraction, comparison.design)}" if len(comparison.fractions) > 1 else ""
     margin = f", margin {limit(gap.margin)}" if gap.margin is not None else ""
     interval = f"{bounds(gap.lower, gap.upper)}, " if gap.lower is not None else ""
-    return f"{interval}{plural(gap.pairs, 'pair')}{where}{margin}"
+    pairs = f"{gap.counted} pair" if gap.counted == "1" else f"{gap.counted} pairs"
+    return f"{interval}{pairs}{where}{margin}"
 
 
 def _quality_tile(comparison: Comparison | None) -> Tile | None:

@@ -209,6 +209,7 @@ def test_a_baseline_loss_of_zero_is_shown_and_does_not_stop_the_report() -> None
     broken = replace(comparison, cells=(cell,))
     text = Page(render(samples.report("FAIL", (broken,)))).text
     assert "Learned quality NaN %" in text
+    assert "not finite" in text
 
 
 EVIL = st.sampled_from(["<script>", "</script>", "<!--", "-->", "&", "'", '"', "{{", "}}", "$x^2$", "\x00", "\ud800", "]]>"])

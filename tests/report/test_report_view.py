@@ -84,3 +84,12 @@ def test_coverage_is_grouped_by_treatment_with_shares() -> None:
         (False, "product of activations", 1),
     ]
     assert abs(sum(group.share for group in groups) - 1) < 1e-9
+
+
+def test_pairs_that_broke_off_stay_in_sight() -> None:
+    comparison = replace(samples.comparison(pairs=4, steps=4), planned_pairs=5)
+    found = {(one.arm, one.endpoint): one.counted for one in gaps(comparison)}
+    assert found["candidate", "validation_loss"] == "4 of 5"
+    assert found["sensitivity", "validation_loss"] == "2"
+    tile = view.tiles(samples.report(comparisons=(comparison,)))[0]
+    assert tile.detail == "[−0.017, +0.057] %, 4 of 5 pairs, margin 0.25 %"

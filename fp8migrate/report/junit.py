@@ -49,15 +49,12 @@ def _check(suite: ElementTree.Element, report: Report, phase: str, result: Check
             found.set("type", _attribute(result.code or result.status))
             found.text = clean(_numbers(result))
     else:
-        ElementTree.SubElement(case, "system-out").text = clean(f"{message}\n{_numbers(result)}")
+        ElementTree.SubElement(case, "system-out").text = clean(f"{message}\n{_numbers(result)}".strip())
 
 
 def _numbers(result: CheckResult) -> str:
-    lines = [
-        f"measured: {measured(result)}",
-        f"limit: {held_against(result)}",
-        f"interval: {interval(result)}",
-    ]
+    told = {"measured": measured(result), "limit": held_against(result), "interval": interval(result)}
+    lines = [f"{name}: {value}" for name, value in told.items() if value != "—"]
     return "\n".join([*lines, *(f"evidence: {item}" for item in result.evidence)])
 
 

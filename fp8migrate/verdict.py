@@ -25,6 +25,9 @@ SCHEMA_VERSION = 1
 # PARITY.md 2: designs whose pairs can acquit. A screen can only convict.
 ACQUITTING_DESIGNS: tuple[DesignName, ...] = ("branch", "scratch")
 
+# What a screen may leave open where longer pairs answer the same question: that it could not decide by itself.
+UNDECIDED_SCREEN = ("UNDERPOWERED", "TOO_FEW_PAIRS", "NO_SENSITIVITY")
+
 
 @dataclass(frozen=True)
 class Row:
@@ -265,7 +268,8 @@ class PhaseFindings(Protocol):
 
 def decide(results: Sequence[CheckResult]) -> Verdict:
     """The first row of the ranked table that holds. Fail closed: without every required check there is no PASS."""
-    deciding = [result for result in results if not result.advisory]
+    acquits = any(result.design in ACQUITTING_DESIGNS for result in results)
+    deciding = [r for r in results if not r.advisory and not (acquits and r.design == "screen" and r.code in UNDECIDED_SCREEN)]
     if problem := _first_problem(deciding):
         row, result = problem
         return Verdict(row.verdict, row.code, _said(result), row.next_step, result.check)

@@ -63,6 +63,10 @@ def floor(evidence: BaselineEvidence) -> Results:
     return [CheckResult("baseline_floor", "pass", summary, measured=b.sd, unit="relative")]
 
 
+def no_floor(evidence: BaselineEvidence) -> str | None:
+    return None if any(run.arm == "floor" for run in evidence.runs) else "no floor pairs were planned beside this run"
+
+
 def spikes(evidence: BaselineEvidence) -> Results:
     """What the BF16 run does by itself."""
     summary = f"{counted(evidence.spikes, 'loss spike')} in the BF16 run"
@@ -83,7 +87,7 @@ LOSS: Need[BaselineEvidence] = Need("the BF16 run's loss", lambda e: e.loss is n
 CHECKS = (
     Check("baseline_complete", whole, (RUNS,)),
     Check("baseline_learned", learned, (RUNS, LOSS)),
-    Check("baseline_floor", floor, (RUNS,), advisory=True),
+    Check("baseline_floor", floor, (RUNS,), skip=no_floor, advisory=True),
     Check("baseline_spikes", spikes, (LOSS,), advisory=True),
     Check("baseline_data", data_repeated, (RUNS,), advisory=True),
 )

@@ -73,13 +73,17 @@ def check_bundle(workspace: Workspace, environment: Environment, jobs: Sequence[
     try:
         bundle = BaselineBundle.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        raise UsageError("there is no baseline bundle yet", where=str(path), next_step="Run `fp8migrate baseline` first.") from None
+        raise UsageError(
+            "there is no baseline bundle yet", where=str(path), next_step="Run `fp8migrate baseline` first."
+        ) from None
     except (OSError, ValidationError) as error:
         raise UsageError("the baseline bundle cannot be read", where=str(path), next_step=again) from error
     changes = environment_changes(bundle.environment, environment)
     if tuple(jobs) != bundle.jobs:
         changes.append("the plan's model, data, training or launch settings")
-    changes += [f"{run.folder} (edited or gone)" for run in bundle.runs if _seal(workspace.root / run.folder, run.folder) != run]
+    changes += [
+        f"{run.folder} (edited or gone)" for run in bundle.runs if _seal(workspace.root / run.folder, run.folder) != run
+    ]
     if changes:
         raise UsageError(f"the baseline bundle is stale; changed: {'; '.join(changes)}", where=str(path), next_step=again)
 

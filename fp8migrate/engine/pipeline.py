@@ -7,7 +7,6 @@ gone on with by running it again, and ends in the same evidence.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from fp8migrate.engine.observer import Observer, SilentObserver, job_steps
 from fp8migrate.engine.scheduler import GO_ON, Batch, Execution, Interrupted, reuse
@@ -22,8 +21,8 @@ from fp8migrate.plan.schema import Plan
 from fp8migrate.records.schema import Environment, Record
 from fp8migrate.records.store import RunStore
 from fp8migrate.trainers.schema import Trainer
+from fp8migrate.verdict import PhaseState
 
-PhaseState = Literal["passed", "failed", "inconclusive", "screened"]
 Promote = Callable[[str, Done], PhaseState]
 
 

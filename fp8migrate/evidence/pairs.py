@@ -126,13 +126,16 @@ def audit_pair(pair: Pair) -> tuple[AuditRow, ...]:
 
 
 def _settings(record: Record, pair: Pair) -> dict[str, Any]:
+    """All that is known of one side. A variable that only the other side has set is known: it is not set."""
     last = _train(pair.job).last_step
-    documents = {e.documents_sha256 for e in record.evaluations if e.step == last}
+    documents = sorted({e.documents_sha256 for e in record.evaluations if e.step == last})
+    unset = dict.fromkeys([*pair.baseline.environment.variables, *pair.other.environment.variables], "not set")
+    environment = record.environment.model_dump(mode="json")
     return {
         **record.job.model_dump(mode="json", exclude={"label", "role"}),
-        "environment": record.environment.model_dump(mode="json"),
+        "environment": environment | {"variables": unset | environment["variables"]},
         "facts": {name: record.facts[name] for name in IDENTITY_FACTS if name in record.facts},
-        "validation": {"documents_sha256": ", ".join(sorted(documents)) or None},
+        "validation": {"documents_sha256": ", ".join(documents)} if documents else {},
     }
 
 

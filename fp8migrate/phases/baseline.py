@@ -24,6 +24,9 @@ class Baseline:
         evidence = baseline_evidence(plan, jobs, findings.records)
         return Done(results=judge_baseline(evidence), baseline=evidence)
 
+    def planned(self, plan: Plan, findings: Findings) -> tuple[Job, ...]:
+        return baseline_jobs(plan, findings)
+
 
 def baseline_jobs(plan: Plan, findings: Findings) -> tuple[Job, ...]:
     """The BF16 run of the plan's own model, and its floor runs from FLOOR_START on."""

@@ -19,6 +19,9 @@ class Integration:
         evidence = integration_evidence(plan, jobs, findings.records)
         return Done(results=judge_integration(evidence), integration=evidence)
 
+    def planned(self, plan: Plan, findings: Findings) -> tuple[Job, ...]:
+        return integration_jobs(plan, findings)
+
 
 def integration_jobs(plan: Plan, findings: Findings) -> tuple[Job, ...]:
     """A forward check and a one-step check of the candidate, from the baseline's final checkpoint."""

@@ -45,4 +45,10 @@ class Findings:
 class Phase(Protocol):
     name: str
 
-    def next(self, plan: Plan, findings: Findings) -> Jobs | Done: ...
+    def next(self, plan: Plan, findings: Findings) -> Jobs | Done:
+        """What the phase needs next, or what it found. Pure: the same arguments give the same answer."""
+        ...
+
+    def planned(self, plan: Plan, findings: Findings) -> tuple[Job, ...]:
+        """Every job that the phase may ask for, were nothing known yet."""
+        ...

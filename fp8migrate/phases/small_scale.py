@@ -34,6 +34,12 @@ class SmallScale:
             results = [*judge_baseline(baseline_evidence(plan, (trunk,), findings.records)), *results]
         return Done(results=tuple(results), comparisons=tuple(comparisons))
 
+    def planned(self, plan: Plan, findings: Findings) -> tuple[Job, ...]:
+        builder = small_builder(plan, findings)
+        trunk = trunk_job(plan, builder)
+        jobs = () if trunk is None else (trunk,)
+        return jobs + tuple(job for _, batch in designs(plan, builder, trunk) for job in batch)
+
 
 def small_builder(plan: Plan, findings: Findings) -> JobBuilder:
     """Builds jobs of the shrunk model under its own learning rate."""

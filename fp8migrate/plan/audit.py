@@ -31,9 +31,9 @@ class AuditRow:
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one mapping with dotted keys; lists stay values, and so does a mapping without keys."""
-    if not isinstance(value, Mapping) or not value:
-        return {prefix: value} if prefix else {}
+    """Nested mappings as one mapping with dotted keys; lists stay values."""
+    if not isinstance(value, Mapping):
+        return {prefix: value}
     flat: dict[str, Any] = {}
     for key, item in value.items():
         flat |= flatten(item, f"{prefix}.{key}" if prefix else str(key))

@@ -1,6 +1,6 @@
 """What jobs cost before they run: GEMM FLOPs, and hours at a stated speed. An estimate, with what it assumes beside it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -109,14 +109,15 @@ def job_work(job: Job) -> Work:
     return _in_precision(task.precision, FORWARD_CHECK_PASSES * per_batch) + _forward_check_work(task)
 
 
-def check_budget(estimated: CostEstimate, gpu_hours: float | None) -> None:
-    """PlanError where the estimate is above the plan's budget of GPU-hours. CPU-hours are not bounded by it."""
-    hours = estimated.hours
-    if gpu_hours is None or hours is None or estimated.speed is None or estimated.speed.unit != "GPU-hours":
+def check_budget(estimates: Sequence[CostEstimate], gpu_hours: float | None) -> None:
+    """PlanError where the estimates together are above the plan's budget of GPU-hours. CPU-hours are not bounded by it."""
+    on_gpus = [(e.hours, e.speed) for e in estimates if e.hours is not None and e.speed and e.speed.unit == "GPU-hours"]
+    if gpu_hours is None or not on_gpus:
         return
+    hours = sum(hours for hours, _ in on_gpus)
     if hours > gpu_hours:
         raise PlanError(
-            f"estimated at {hours:.3g} GPU-hours, above the budget of {gpu_hours:g} ({estimated.speed.basis})",
+            f"estimated at {hours:.3g} GPU-hours, above the budget of {gpu_hours:g} ({on_gpus[0][1].basis})",
             where="budget.gpu_hours",
             next_step="Raise the budget, or run less: fewer pairs, fewer steps, a smaller model.",
         )

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from fp8migrate.errors import ExitCode, InfrastructureError, UsageError
 from fp8migrate.jobs import Job
-from fp8migrate.plan.schema import Plan
+from fp8migrate.plan.schema import Plan, PythonSourceData
 from fp8migrate.records.log_tail import last_words
 from fp8migrate.records.schema import Environment
 
@@ -28,37 +28,29 @@ class Builtin:
 
         Raises UsageError when torch is missing or the machine cannot run the plan, InfrastructureError when the probe is ended.
         """
-        if importlib.util.find_spec("torch") is None:
-            raise UsageError(
-                "the built-in trainer needs PyTorch, which is not installed here", next_step="pip install 'fp8migrate[train]'"
-            )
-        probe = (*_WORKER, "probe", "--device", plan.launch.device, "--data", plan.data.model_dump_json())
-        # What the worker's threads will be is fixed by the plan, whatever this shell says: else its variables would change
-        # the environment, and every run would be done again.
-        threads = str(plan.launch.threads_per_job)
-        variables = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        return probe(plan.launch.device, plan.data, plan.launch.threads_per_job)
+
+    def seconds_per_step(self, job: Job) -> float:
+        _need_torch()
+        printed = _ask(("speed", "--job", job.model_dump_json()), job.threads)
         try:
-            ended = subprocess.run(
-                probe,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                env=variables,
-                timeout=_PROBE_TIMEOUT_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise InfrastructureError(f"looking at the machine took longer than {_PROBE_TIMEOUT_SECONDS} s") from error
-        except OSError as error:
-            raise InfrastructureError(f"cannot be started: {error.strerror}", where=sys.executable) from error
-        if ended.returncode != 0:
-            raise _failure(ended.returncode, ended.stderr)
-        return _parse(ended.stdout)
+            return float(printed)
+        except ValueError as error:
+            raise RuntimeError(f"the worker printed no seconds: {printed[-500:]!r}") from error
 
     def command(self, job: Job, run_directory: Path, start: Path | None) -> Sequence[str]:
         begin = () if start is None else ("--start", str(start))
         return (*_WORKER, "run", str(run_directory), *begin)
+
+
+def probe(device: str, data: PythonSourceData, threads: int) -> Environment:
+    """What a worker on `device` finds here. Raises UsageError, InfrastructureError."""
+    _need_torch()
+    printed = _ask(("probe", "--device", device, "--data", data.model_dump_json()), threads)
+    try:
+        return Environment.model_validate_json(printed)
+    except ValidationError as error:
+        raise RuntimeError(f"the worker's probe printed no environment: {printed[-500:]!r}") from error
 
 
 def _failure(code: int, stderr: str) -> UsageError | InfrastructureError:
@@ -70,9 +62,34 @@ def _failure(code: int, stderr: str) -> UsageError | InfrastructureError:
     return UsageError(f"this machine cannot run the plan: {words}")
 
 
-def _parse(stdout: str) -> Environment:
-    lines = stdout.strip().splitlines()
+def _need_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError(
+            "the built-in trainer needs PyTorch, which is not installed here", next_step="pip install 'fp8migrate[train]'"
+        )
+
+
+def _ask(arguments: Sequence[str], threads: int) -> str:
+    """The last line that the worker prints. Raises UsageError, InfrastructureError."""
+    # What the worker's threads will be is fixed by the plan, whatever this shell says: else its variables would change
+    # the environment, and every run would be done again.
+    variables = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     try:
-        return Environment.model_validate_json(lines[-1] if lines else "")
-    except ValidationError as error:
-        raise RuntimeError(f"the worker's probe printed no environment: {stdout[-500:]!r}") from error
+        ended = subprocess.run(
+            (*_WORKER, *arguments),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=variables,
+            timeout=_PROBE_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise InfrastructureError(f"looking at the machine took longer than {_PROBE_TIMEOUT_SECONDS} s") from error
+    except OSError as error:
+        raise InfrastructureError(f"cannot be started: {error.strerror}", where=sys.executable) from error
+    if ended.returncode != 0:
+        raise _failure(ended.returncode, ended.stderr)
+    lines = ended.stdout.strip().splitlines()
+    return lines[-1] if lines else ""

@@ -16,6 +16,13 @@ class Trainer(Protocol):
         """Where the plan's jobs would run. Part of every run's key, so that a changed machine redoes its work."""
         ...
 
+    def seconds_per_step(self, job: Job) -> float:
+        """Measured here, in a few seconds, without a trace: what one step of the job's training takes alone on this machine.
+
+        Raises UsageError where it cannot be measured (the model does not fit, say).
+        """
+        ...
+
     def command(self, job: Job, run_directory: Path, start: Path | None) -> Sequence[str]:
         """The argument list (no shell) that carries out `job` and writes its record into `run_directory`.
 

@@ -1,4 +1,4 @@
-"""`python -m fp8migrate.worker run DIRECTORY [--start CHECKPOINT]` and `… probe`: what the engine starts.
+"""`python -m fp8migrate.worker run DIRECTORY [--start CHECKPOINT]` with `probe` and `speed` beside it: what the engine starts.
 
 Exit codes: 0 the outcome is recorded (a NaN is an outcome), 2 wrong use, 5 the disk failed, 75 stopped on request.
 """
@@ -12,12 +12,14 @@ from pathlib import Path
 import torch
 
 from fp8migrate.errors import InfrastructureError, UserError
+from fp8migrate.jobs import Job
 from fp8migrate.plan.schema import PythonSourceData
 from fp8migrate.records.schema import Outcome
 from fp8migrate.records.writer import RunWriter
 from fp8migrate.worker.data import load_corpus
 from fp8migrate.worker.probe import probe
 from fp8migrate.worker.runtime import StopSignal, choose_device, make_deterministic
+from fp8migrate.worker.speed import seconds_per_step
 from fp8migrate.worker.tasks import TASKS, TaskContext
 from fp8migrate.worker.tasks.context import Interrupted, NonFinite
 
@@ -33,10 +35,15 @@ def main(arguments: list[str]) -> int:
     look = commands.add_parser("probe")
     look.add_argument("--device", required=True)
     look.add_argument("--data", required=True)
+    speed = commands.add_parser("speed")
+    speed.add_argument("--job", required=True)
     options = parser.parse_args(arguments)
     try:
         if options.command == "probe":
             print(probe(options.device, PythonSourceData.model_validate_json(options.data)).model_dump_json())
+            return 0
+        if options.command == "speed":
+            print(seconds_per_step(Job.model_validate_json(options.job)))
             return 0
         return run_job(options.directory, options.start)
     except UserError as error:

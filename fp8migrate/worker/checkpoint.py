@@ -74,7 +74,8 @@ def restore(model: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: Chec
     same_run: a resumed run must find its scaling state; a run that starts from another arm's checkpoint begins with its own.
     Raises UsageError where names or shapes do not fit.
     """
-    wanted = {f"model.{name}": parameter.data for name, parameter in model.named_parameters()}
+    # detach() shares the version counter, .data does not: layers that keep a copy of a weight must notice that it changed.
+    wanted = {f"model.{name}": parameter.detach() for name, parameter in model.named_parameters()}
     if same_run:
         wanted |= {f"scaling.{name}": buffer for name, buffer in _scaling_buffers(model).items()}
     for name, target in wanted.items():

@@ -13,16 +13,18 @@ def agreement(name: str, reference: Tensor, measured: Tensor) -> dict[str, objec
     a, b = reference.detach().double().flatten(), measured.detach().double().flatten()
     signal, noise = float(a.square().sum()), float((a - b).square().sum())
     other = float(b.square().sum())
-    if noise == 0:
-        sqnr = math.inf
-    else:
-        sqnr = 10 * math.log10(signal / noise) if signal > 0 else -math.inf
     norms = math.sqrt(signal * other)
     return {
         "name": name,
-        "sqnr_db": sqnr,
+        "sqnr_db": _decibels(signal, noise),
         "cosine": float(a @ b) / norms if norms > 0 else float(signal == other),
         "reference_norm": math.sqrt(signal),
         "fp8_norm": math.sqrt(other),
         "finite": bool(math.isfinite(noise)),
     }
+
+
+def _decibels(signal: float, noise: float) -> float:
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf

@@ -1,0 +1,163 @@
+"""One plan from start to report: which phases run, what is written where. The commands are thin around this."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fp8migrate import __version__
+from fp8migrate.checks.schema import CheckResult
+from fp8migrate.engine.bundle import check_bundle, write_bundle
+from fp8migrate.engine.forecast import forecast
+from fp8migrate.engine.observer import Observer
+from fp8migrate.engine.pipeline import PhaseOutcome, PipelineResult, run_pipeline
+from fp8migrate.engine.workspace import Workspace
+from fp8migrate.errors import UsageError
+from fp8migrate.phases import PHASES
+from fp8migrate.phases.schema import Done, Findings, Phase
+from fp8migrate.plan.load import LoadedPlan, load_plan
+from fp8migrate.records.schema import Environment
+from fp8migrate.report import write_all
+from fp8migrate.trainers import trainer_for
+from fp8migrate.trainers.schema import Trainer
+from fp8migrate.verdict import PhaseState, Report, build_report, phase_state
+
+PLAN_COPY = "plan.yaml"
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """A report and where its files lie, by format."""
+
+    report: Report
+    files: dict[str, Path]
+
+
+def run_study(
+    loaded: LoadedPlan,
+    reports: Path,
+    observer: Observer,
+    *,
+    only: str | None = None,
+    force: bool = False,
+    trainer: Trainer | None = None,
+) -> Study:
+    """Run the plan's phases, or `only` one of them after those before it passed, and write the report.
+
+    reports: the folder that holds one folder per plan. Raises UserError; whatever was done by then is kept.
+    """
+    plan = loaded.plan
+    trainer = trainer or trainer_for(plan)
+    with Workspace.open(reports / plan.name) as workspace:
+        workspace.write(PLAN_COPY, loaded.text)
+        observer.message("looking at the machine")
+        environment = trainer.environment(plan)
+        if plan.budget.gpu_hours is not None and environment.device == "cuda":
+            observer.message("measuring a step, to hold the plan against its budget")
+            forecast(plan, environment, trainer)
+        phases = phases_until(only)
+        if only is not None:
+            _demand_earlier(loaded, workspace, trainer, phases[:-1], environment, force)
+        result = run_pipeline(plan, workspace, trainer, phases, promote, observer, force=force, environment=environment)
+        baseline = result.phases[0]
+        if baseline.state == "passed":
+            write_bundle(plan.name, workspace, baseline, environment)
+        observer.message("writing the report")
+        return _write(loaded, workspace, result)
+
+
+def report_study(loaded: LoadedPlan, reports: Path, observer: Observer, *, force: bool = False) -> Study:
+    """The report of what is there, without running anything. Phases without finished runs are reported as not run."""
+    plan = loaded.plan
+    with Workspace.open_to_read(reports / plan.name) as workspace:
+        trainer = trainer_for(plan)
+        found: PipelineResult | None = None
+        missing: UsageError | None = None
+        for number in range(1, len(PHASES) + 1):
+            try:
+                found = run_pipeline(plan, workspace, trainer, PHASES[:number], promote, force=force, execute=False)
+            except UsageError as error:
+                missing = error
+                break
+        if found is None:
+            assert missing is not None
+            raise missing
+        observer.message("writing the report")
+        return _write(loaded, workspace, found)
+
+
+def plan_of(path: Path, reports: Path) -> LoadedPlan:
+    """A plan by its file, or by a report folder that holds a copy of it."""
+    if path.is_dir() and (path / PLAN_COPY).is_file():
+        return load_plan(path / PLAN_COPY)
+    if not path.exists() and (reports / path / PLAN_COPY).is_file():
+        return load_plan(reports / path / PLAN_COPY)
+    return load_plan(path)
+
+
+def phases_until(only: str | None) -> Sequence[Phase]:
+    """All phases, or those up to and including the one named."""
+    names = [phase.name for phase in PHASES]
+    return PHASES if only is None else PHASES[: names.index(only) + 1]
+
+
+def promote(name: str, done: Done) -> PhaseState:
+    """How a phase ended; the next one runs when it passed."""
+    return phase_state(done.results)
+
+
+def _demand_earlier(
+    loaded: LoadedPlan, workspace: Workspace, trainer: Trainer, earlier: Sequence[Phase], environment: Environment, force: bool
+) -> None:
+    """A single phase runs on top of phases that were run here and passed; `force` takes those that did not pass too."""
+    if not earlier:
+        return
+    plan = loaded.plan
+    baseline_jobs = PHASES[0].planned(plan, Findings(environment))
+    check_bundle(workspace, environment, [job.digest for job in baseline_jobs])
+    result = run_pipeline(plan, workspace, trainer, earlier, promote, force=force, execute=False, environment=environment)
+    last = result.phases[-1]
+    if last.state != "passed" and not force:
+        raise UsageError(
+            f"the phase {last.name} is {last.state}: {_reason(last.done.results)}",
+            where=str(workspace.root),
+            next_step="Mend that first, or go past it with --force, which the report will say.",
+        )
+
+
+def _reason(results: Sequence[CheckResult]) -> str:
+    bad = [result for result in results if result.status in ("fail", "inconclusive") and not result.advisory]
+    return bad[0].summary if bad else "not everything that it needs was judged"
+
+
+def _write(loaded: LoadedPlan, workspace: Workspace, result: PipelineResult) -> Study:
+    plan = loaded.plan
+    outcomes: dict[str, PhaseOutcome] = {outcome.name: outcome for outcome in result.phases}
+    report = build_report(
+        plan,
+        loaded.text,
+        {phase.name: outcomes[phase.name].done if phase.name in outcomes else None for phase in PHASES},
+        result.environment,
+        notes={phase.name: _not_run(phase.name, result) for phase in PHASES if phase.name not in outcomes},
+        wall_seconds={name: outcome.job_seconds for name, outcome in outcomes.items()},
+        reproduce=_reproduce(loaded, result.environment),
+        forced=result.forced,
+        created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        version=__version__,
+    )
+    return Study(report, write_all(report, workspace.root))
+
+
+def _not_run(name: str, result: PipelineResult) -> str:
+    last = result.phases[-1]
+    if last.state != "passed" and not last.forced:
+        return f"not run: the phase {last.name} is {last.state}"
+    return "not run yet"
+
+
+def _reproduce(loaded: LoadedPlan, environment: Environment) -> tuple[str, ...]:
+    torch_version = environment.torch.partition("+")[0]
+    return (
+        f"pip install 'fp8migrate[train]=={environment.fp8migrate}' torch=={torch_version}",
+        f"fp8migrate run {loaded.path.name}",
+    )

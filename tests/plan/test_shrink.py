@@ -4,7 +4,7 @@ from contextlib import suppress
 from math import isclose
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fp8migrate.errors import PlanError
@@ -34,6 +34,7 @@ REALISTIC = {
     "Llama 3 70B": llama(80, 8192, 64, 8, 28672),
     "Llama 3 405B": llama(126, 16384, 128, 8, 53248),
 }
+SMALLEST_SURE = 100_000
 TRAINING = Training(
     num_steps=100, sequence_length=128, micro_batch_size=8, global_batch_size=8, learning_rate=3e-4, warmup_steps=10
 )
@@ -74,12 +75,14 @@ def test_a_tenth_keeps_head_size_and_feed_forward_ratio(name: str) -> None:
     small = shrink(model, 10)
     assert small.head_size == model.head_size
     assert small.num_heads // small.num_kv_heads == model.num_heads // model.num_kv_heads
-    assert isclose(small.ffn_hidden_size / small.hidden_size, model.ffn_hidden_size / model.hidden_size, rel_tol=0.1)
+    assert isclose(small.ffn_hidden_size / small.hidden_size, model.ffn_hidden_size / model.hidden_size, rel_tol=0.02)
 
 
 @settings(max_examples=40, deadline=None)
 @given(models(), st.floats(1.5, 30))
 def test_any_realistic_model_shrinks(model: LlamaModel, factor: float) -> None:
+    # Below about 100k parameters whole layers of aligned sizes lie far apart, and some sizes are refused.
+    assume(layer_parameters(model) / factor >= SMALLEST_SURE)
     small = shrink(model, factor)
     assert_same_shape(small, model, factor)
 
@@ -105,7 +108,6 @@ def test_odd_models_shrink_or_are_refused_but_never_grow(
     elif small is not None:
         assert_same_shape(small, model, factor)
     else:
-        # Refusing is for models too small for the factor: below 300k parameters, whole layers of aligned sizes lie far apart.
         assert layer_parameters(model) / factor < 300_000
 
 
@@ -116,8 +118,8 @@ def test_factor_one_returns_the_model_as_it_is_even_unaligned() -> None:
 
 def test_a_tenth_of_llama_3_8b() -> None:
     small = shrink(REALISTIC["Llama 3 8B"], 10)
-    assert small == llama(13, 2048, 16, 4, 7152)
-    assert count_parameters(small).non_embedding == 707_614_720  # of 6,979,588,096
+    assert small == llama(13, 2048, 16, 4, 7168)
+    assert count_parameters(small).non_embedding == 708_892_672  # of 6,979,588,096
 
 
 def test_everything_but_the_sizes_is_kept() -> None:
@@ -149,7 +151,7 @@ def test_layer_parameters_are_what_the_sites_hold() -> None:
 
 
 def test_inverse_width_raises_the_rate_by_the_ratio_of_widths() -> None:
-    big, small = llama(32, 4096, 32, 8, 14336), llama(13, 2048, 16, 4, 7152)
+    big, small = llama(32, 4096, 32, 8, 14336), llama(13, 2048, 16, 4, 7168)
     changed = shrunk_training(TRAINING, big, small, "inverse_width")
     assert changed == TRAINING.model_copy(update={"learning_rate": 6e-4})
     sentence = learning_rate_sentence(TRAINING, big, small, "inverse_width")

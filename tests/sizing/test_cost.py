@@ -105,10 +105,10 @@ def test_llama_3_8b_on_an_h200_takes_what_was_measured() -> None:
 def test_a_budget_bounds_gpu_hours() -> None:
     slow = Speed(STEP, "GPU-hours", "one step a second")
     estimated = estimate([job(train(Precision(), last_step=100))], slow)
-    check_budget(estimated, 1.0)
-    check_budget(estimated, None)
+    check_budget([estimated], 1.0)
+    check_budget([estimated], None)
     with pytest.raises(PlanError) as caught:
-        check_budget(estimated, 0.01)
+        check_budget([estimated], 0.01)
     assert caught.value.exit_code == ExitCode.USAGE
     assert str(caught.value) == (
         "budget.gpu_hours: estimated at 0.0167 GPU-hours, above the budget of 0.01 (one step a second)\n"
@@ -118,5 +118,5 @@ def test_a_budget_bounds_gpu_hours() -> None:
 
 def test_a_budget_of_gpu_hours_says_nothing_about_cpus() -> None:
     estimated = estimate([job(train(Precision()))], Speed(1.0, "CPU-hours", "slow"))
-    assert check_budget(estimated, 0.01) is None  # type: ignore[func-returns-value]
-    assert check_budget(estimate([job(train(Precision()))], None), 0.01) is None  # type: ignore[func-returns-value]
+    assert check_budget([estimated], 0.01) is None  # type: ignore[func-returns-value]
+    assert check_budget([estimate([job(train(Precision()))], None)], 0.01) is None  # type: ignore[func-returns-value]

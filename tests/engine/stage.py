@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from fp8migrate.checks.schema import CheckResult, CheckStatus
-from fp8migrate.engine.pipeline import PhaseState, PipelineResult, run_pipeline
+from fp8migrate.engine.pipeline import PipelineResult, run_pipeline
 from fp8migrate.engine.workspace import Workspace
 from fp8migrate.jobs import CheckpointRef, DataOrder, Job, Precision, Role, Train
 from fp8migrate.phases.schema import Done, Findings, Jobs
 from fp8migrate.plan.schema import Design, Launch, LlamaModel, Plan, PythonSourceData, ScratchDesign, Training
 from fp8migrate.records.schema import Environment, Outcome, Record
+from fp8migrate.verdict import PhaseState
 from tests.engine.fake_trainer import Behaviour
 
 FAKE_TRAINER = Path(__file__).with_name("fake_trainer.py")
@@ -76,6 +77,9 @@ class FakeTrainer:
     def environment(self, plan: Plan) -> Environment:
         return self.where
 
+    def seconds_per_step(self, job: Job) -> float:
+        return self.behaviours.get(job.label, Behaviour()).step_seconds
+
     def command(self, job: Job, run_directory: Path, start: Path | None) -> Sequence[str]:
         behaviour = self.behaviours.get(job.label, Behaviour())
         begin = ["--start", str(start)] if start else []
@@ -97,6 +101,9 @@ class AskOnce:
         completed = all(findings.records[job.digest].outcome.status == "completed" for job in asked)
         status: CheckStatus = "pass" if completed else "fail"
         return Done((CheckResult("all completed", status, summary=""),))
+
+    def planned(self, plan: Plan, findings: Findings) -> tuple[Job, ...]:
+        return tuple(job for jobs in self.rounds for job in jobs)
 
 
 @dataclass

@@ -90,6 +90,9 @@ class Pondering:
         self.thought_to_the_end = True
         return Jobs((train_job("a"),), because="it thought so")
 
+    def planned(self, plan: Plan, findings: Findings) -> tuple[Job, ...]:
+        return ()
+
 
 @pytest.mark.parametrize(("requests", "finishes_thinking"), [(1, True), (2, False)])
 def test_requests_while_a_phase_computes(tmp_path: Path, requests: int, finishes_thinking: bool) -> None:

@@ -204,6 +204,9 @@ class Insatiable:
     def next(self, plan: Plan, findings: Findings) -> Jobs | Done:
         return Jobs((train_job("again", last_step=2),), because="why not")
 
+    def planned(self, plan: Plan, findings: Findings) -> tuple[Job, ...]:
+        return ()
+
 
 def test_a_phase_that_never_makes_progress_is_our_bug_not_an_endless_loop(tmp_path: Path) -> None:
     with Workspace.open(tmp_path) as workspace, pytest.raises(RuntimeError, match="insatiable asks again"):

@@ -74,3 +74,18 @@ def test_a_probe_that_answers_nonsense_is_our_bug(monkeypatch: pytest.MonkeyPatc
     play(monkeypatch, 0, stdout)
     with pytest.raises(RuntimeError, match="printed no environment"):
         Builtin().environment(tiny_plan())
+
+
+def test_the_speed_of_a_job_is_asked_for_with_its_own_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = play(monkeypatch, 0, "warming up\n0.25\n")
+    job = train_job("a").model_copy(update={"threads": 3})
+    assert Builtin().seconds_per_step(job) == 0.25
+    [(command, options)] = calls
+    assert command[4:6] == ("speed", "--job")
+    assert options["env"]["OMP_NUM_THREADS"] == "3"
+
+
+def test_a_speed_that_is_no_number_is_our_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    play(monkeypatch, 0, "fast\n")
+    with pytest.raises(RuntimeError, match="printed no seconds"):
+        Builtin().seconds_per_step(train_job("a"))

@@ -63,7 +63,7 @@ class TerminalObserver:
         self._jobs = (0, 0)
 
     def message(self, text: str) -> None:
-        self.console.print(f"  {text}", style="dim", markup=False, highlight=False)
+        self.console.print(f"  {text}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
     def phase_started(self, name: str) -> None:
         self.console.print(f"▶ {name}", style="bold", markup=False, highlight=False)

@@ -1,4 +1,4 @@
-"""The baseline bundle: what the baseline phase found, sealed by hashes, and refused once it no longer describes this machine."""
+"""The baseline bundle: what the baseline phase found, sealed by hashes, and refused once it no longer holds here."""
 
 import hashlib
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from fp8migrate.engine.changes import environment_changes
 from fp8migrate.engine.pipeline import PhaseOutcome
 from fp8migrate.engine.workspace import Workspace
 from fp8migrate.errors import UsageError
@@ -86,18 +87,6 @@ def check_bundle(workspace: Workspace, environment: Environment, jobs: Sequence[
     ]
     if changes:
         raise UsageError(f"the baseline bundle is stale; changed: {'; '.join(changes)}", where=str(path), next_step=again)
-
-
-def environment_changes(before: Environment, now: Environment) -> list[str]:
-    """`torch 2.11.0 -> 2.13.0`, one line for each thing that differs."""
-    old, new = before.model_dump(), now.model_dump()
-    changes = [f"{name} {old[name]} -> {new[name]}" for name in old if name != "variables" and old[name] != new[name]]
-    names = sorted(before.variables.keys() | now.variables.keys())
-    for name in names:
-        left, right = before.variables.get(name, "unset"), now.variables.get(name, "unset")
-        if left != right:
-            changes.append(f"{name} {left} -> {right}")
-    return changes
 
 
 def _sealed_runs(workspace: Workspace, evidence: BaselineEvidence) -> tuple[SealedRun, ...]:

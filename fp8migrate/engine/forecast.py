@@ -198,10 +198,10 @@ def _describe_design(design: DesignForecast) -> list[str]:
         lines.append(f"  {100 * row.sd:.2f} %   {chance}; 80 % needs {need}")
     if design.too_few:
         lines.append(f"  A PASS needs at least {MIN_PAIRS_TO_PASS} pairs: this design can only fail or stay inconclusive.")
-    lines.append(
-        "  Seen so far: 0.04 % in branches of a trained model, 0.03 to 0.12 % in finished small runs, 0.17 % in public 124M pairs."
-    )
-    return lines
+    return [
+        *lines,
+        "  Seen so far: 0.04 % in branches of a trained model, 0.03 to 0.12 % in finished small runs, 0.17 % at 124M.",
+    ]
 
 
 def _count(jobs: Sequence[Job], arm: str) -> int:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fp8migrate.engine.changes import environment_changes
 from fp8migrate.engine.observer import Observer, SilentObserver, job_steps
 from fp8migrate.engine.scheduler import GO_ON, Batch, Execution, Interrupted, reuse
 from fp8migrate.engine.slots import slots
@@ -123,9 +124,8 @@ def _begin(workspace: Workspace, environment: Environment, observer: Observer) -
         raise ValueError("a workspace that was opened to be read cannot execute jobs")
     before = workspace.environment()
     if before is not None and before != environment:
-        old, new = before.model_dump(), environment.model_dump()
-        changed = ", ".join(f"{name} ({old[name]} -> {new[name]})" for name in old if old[name] != new[name])
-        observer.message(f"the environment has changed, so earlier runs are not reused: {changed}")
+        changed = ", ".join(environment_changes(before, environment))
+        observer.message(f"changed since the last time, so earlier runs are not reused: {changed}")
     workspace.remember(environment)
 
 

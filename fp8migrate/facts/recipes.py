@@ -26,7 +26,7 @@ FORWARD_AND_GRADIENT: dict[str, tuple[FormatInfo, FormatInfo]] = {
 class DelayedRecipe(Settings):
     """Per-tensor scales from the amax of earlier steps (Transformer Engine's DelayedScaling)."""
 
-    kind: Literal["delayed"] = "delayed"
+    kind: Literal["delayed"] = Field("delayed", description="scales from the maxima of earlier steps")
     format: Literal["hybrid", "e4m3"] = Field("hybrid", description="hybrid: E4M3 forward, E5M2 gradients")
     amax_history_len: int = Field(1024, ge=1, le=4096, description="steps that the history of maxima reaches back")
     amax_compute: Literal["max", "most_recent"] = Field("max", description="Transformer Engine: amax_compute_algo")
@@ -36,22 +36,22 @@ class DelayedRecipe(Settings):
 class CurrentRecipe(Settings):
     """Per-tensor scales from the tensor itself (Transformer Engine's Float8CurrentScaling)."""
 
-    kind: Literal["current"] = "current"
+    kind: Literal["current"] = Field("current", description="scales from the tensor itself")
     format: OperandFormats = Field("hybrid", description="e2m1 with one scale per tensor is the known-bad recipe")
 
 
 class FixedRecipe(Settings):
     """One constant scale for every tensor. What a cast without scaling does; kept because people try it."""
 
-    kind: Literal["fixed"] = "fixed"
-    format: OperandFormats = "hybrid"
-    scale: float = Field(1.0, gt=0)
+    kind: Literal["fixed"] = Field("fixed", description="one constant scale")
+    format: OperandFormats = Field("hybrid", description="hybrid: E4M3 forward, E5M2 gradients; else one format for all")
+    scale: float = Field(1.0, gt=0, description="every tensor is multiplied by this before the cast; 1: no scaling")
 
 
 class Bf16Recipe(Settings):
     """No low precision at all: an A/A test. The candidate is a BF16 run whose weights start one ulp away."""
 
-    kind: Literal["bf16"] = "bf16"
+    kind: Literal["bf16"] = Field("bf16", description="no FP8: an A/A test")
 
 
 Recipe = Annotated[DelayedRecipe | CurrentRecipe | FixedRecipe | Bf16Recipe, Field(discriminator="kind")]

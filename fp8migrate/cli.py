@@ -96,9 +96,11 @@ def plan(
     """Show the jobs of a plan, what they cost and how likely the design is to decide. Runs none of them."""
     with _guarded():
         from fp8migrate.engine.forecast import describe, forecast_plan
+        from fp8migrate.engine.preflight import preflight
         from fp8migrate.plan.load import load_plan
 
         loaded = load_plan(file)
+        preflight(loaded)
         for line in describe(loaded.plan, forecast_plan(loaded.plan, gpu)):
             typer.echo(line)
 

@@ -219,7 +219,7 @@ def make_records(jobs: Iterable[Job], scenario: Scenario, seed: int = 0) -> dict
     records = {}
     for job in jobs:
         if not _chosen(job, scenario.missing):
-            records[job.digest] = _record(job, scenario, seed)
+            records[job.digest] = record_of(job, scenario, seed)
     return records
 
 
@@ -242,7 +242,7 @@ def expected_loss(steps: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(1.6 + (np.log(256) - 1.6) * (1 + steps / 15.0) ** -0.6, dtype=np.float64)
 
 
-def _record(job: Job, scenario: Scenario, seed: int) -> Record:
+def record_of(job: Job, scenario: Scenario, seed: int) -> Record:
     assert isinstance(job.task, Train)
     steps = np.arange(job.task.first_step + 1, job.task.last_step + 1, dtype=np.int64)
     loss = _training_loss(job, scenario, seed, steps)
@@ -268,7 +268,7 @@ def _record(job: Job, scenario: Scenario, seed: int) -> Record:
         job=job,
         environment=environment(scenario.other_torch and job.role.arm == "candidate"),
         outcome=outcome,
-        conversion=_conversion(job, scenario),
+        conversion=conversion_of(job, scenario),
         facts=_facts(job, scenario),
         series=series,
         evaluations=_evaluations(job, scenario, seed, outcome.last_step),
@@ -362,7 +362,9 @@ def _evaluation(job: Job, scenario: Scenario, seed: int, step: int, forward: Any
     difficulty = _generator(0, "documents").normal(1, 0.1, DOCUMENTS)
     own = 1.0 if scenario.flat_baseline else _generator(seed, _order(job), job.role.fraction, "level").normal(1, 0.003)
     nll = DOCUMENT_TOKENS * level * own * difficulty
-    if ratio != 1.0:
+    assert isinstance(job.task, Train)
+    same = job.role.arm == "baseline" or (scenario.identical and job.role.arm == "candidate")
+    if not same and step != job.task.first_step:
         effect = _generator(seed, job.role.arm, job.role.fraction, "documents")
         effect = effect.normal(0, scenario.document_sd, DOCUMENTS)
         nll = nll * ratio * (1 + effect)
@@ -384,7 +386,7 @@ def _facts(job: Job, scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def _conversion(job: Job, scenario: Scenario) -> Conversion | None:
+def conversion_of(job: Job, scenario: Scenario) -> Conversion | None:
     task = job.task
     assert isinstance(task, Train | ForwardCheck | OneStep)
     recipe = task.precision.recipe
@@ -423,9 +425,15 @@ def environment(other_torch: bool = False) -> Environment:
 
 def _integration_jobs(plan: Plan) -> tuple[Job, ...]:
     precision = _precision(plan, "candidate")
-    common = {"model": plan.model, "data": plan.data, "training": plan.training, "precision": precision}
+    common = {
+        "model": plan.model,
+        "data": plan.data,
+        "training": plan.training,
+        "precision": precision,
+        "data_order": DataOrder(split="unseen", seed=0),
+    }
     start = TRUNK.model_copy(update={"step": plan.training.num_steps})
-    tasks = (ForwardCheck(**common), OneStep(**common, data_order=DataOrder(split="unseen", seed=0)))
+    tasks = (ForwardCheck(**common), OneStep(**common))
     role = Role(design="integration", arm="candidate")
     return tuple(Job(task=task, start=start, device="cpu", label=f"integration-{task.kind}", role=role) for task in tasks)
 
@@ -473,7 +481,7 @@ def integration_records(
             job=job,
             environment=environment(),
             outcome=outcome,
-            conversion=_conversion(job, scenario),
+            conversion=conversion_of(job, scenario),
             facts={},
             series={},
             evaluations=(),

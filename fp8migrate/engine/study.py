@@ -11,6 +11,9 @@ from fp8migrate.engine.bundle import check_bundle, write_bundle
 from fp8migrate.engine.forecast import forecast
 from fp8migrate.engine.observer import Observer
 from fp8migrate.engine.pipeline import PhaseOutcome, PipelineResult, run_pipeline
+from fp8migrate.engine.preflight import preflight
+from fp8migrate.engine.scheduler import GO_ON, Interrupted
+from fp8migrate.engine.stop_requests import StopRequests
 from fp8migrate.engine.workspace import Workspace
 from fp8migrate.errors import UsageError
 from fp8migrate.phases import PHASES
@@ -47,11 +50,11 @@ def run_study(
     reports: the folder that holds one folder per plan. Raises UserError; whatever was done by then is kept.
     """
     plan = loaded.plan
+    preflight(loaded)
     trainer = trainer or trainer_for(plan)
     with Workspace.open(reports / plan.name) as workspace:
         workspace.write(PLAN_COPY, loaded.text)
-        observer.message("looking at the machine")
-        environment = trainer.environment(plan)
+        environment = _look_at_machine(loaded, trainer, observer)
         if plan.budget.gpu_hours is not None and environment.device == "cuda":
             observer.message("measuring a step, to hold the plan against its budget")
             forecast(plan, environment, trainer)
@@ -64,6 +67,16 @@ def run_study(
             write_bundle(plan.name, workspace, baseline, environment)
         observer.message("writing the report")
         return _write(loaded, workspace, result)
+
+
+def _look_at_machine(loaded: LoadedPlan, trainer: Trainer, observer: Observer) -> Environment:
+    """The trainer's environment. A signal meanwhile is heard as a stop, not left to kill this process without a word."""
+    with StopRequests() as stop:
+        observer.message("looking at the machine")
+        environment = trainer.environment(loaded.plan)
+        if stop.count:
+            raise Interrupted(f"stopped by {stop.signal_name}", next_step=GO_ON)
+    return environment
 
 
 def report_study(loaded: LoadedPlan, reports: Path, observer: Observer, *, force: bool = False) -> Study:

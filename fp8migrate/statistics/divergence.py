@@ -57,10 +57,13 @@ def floor_level(floor_blocks: Array) -> Array:
 
 @lru_cache
 def floor_factor(floor_pairs: int) -> float:
-    """Floors that a gap must exceed: a t quantile (ν = pairs: τ is taken around zero) of a spread three times the floor."""
+    """Floors that a gap must exceed: a t quantile (ν = pairs: τ is taken around zero) of a spread three times the floor.
+
+    A single floor pair counts as two: its own quantile, 159, would excuse anything.
+    """
     if floor_pairs == 0:
         return FLOORS
-    return max(FLOORS, CANDIDATE_SPREAD * float(stats.t.isf(ALPHA_PER_PAIR, floor_pairs)))
+    return max(FLOORS, CANDIDATE_SPREAD * float(stats.t.isf(ALPHA_PER_PAIR, max(2, floor_pairs))))
 
 
 def threshold(margin: float, floor: Array, floor_pairs: int, penalty: float = 0.0) -> Array:

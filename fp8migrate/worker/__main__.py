@@ -14,6 +14,7 @@ import torch
 from fp8migrate.errors import InfrastructureError, UserError
 from fp8migrate.jobs import Job
 from fp8migrate.plan.schema import PythonSourceData
+from fp8migrate.records.parent import exit_with_parent
 from fp8migrate.records.schema import Outcome
 from fp8migrate.records.writer import RunWriter
 from fp8migrate.worker.data import load_corpus
@@ -27,6 +28,7 @@ EXIT_INTERRUPTED = 75
 
 
 def main(arguments: list[str]) -> int:
+    exit_with_parent()
     parser = argparse.ArgumentParser(prog="python -m fp8migrate.worker")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run")

@@ -100,7 +100,7 @@ DESIGNS: list[tuple[DesignName, int]] = [("screen", 4), ("branch", 4), ("scratch
 
 @pytest.mark.parametrize(("design", "pairs"), DESIGNS)
 def test_errors_stay_within_their_rates(design: DesignName, pairs: int) -> None:
-    repeats = 50
+    repeats = 20 if design == "screen" else 40
     at_margin = verdicts(design, pairs, Truth(gap=MARGIN), repeats)
     assert at_margin["PASS"] <= allowed(0.05, repeats)
     assert at_margin["FAIL"] <= allowed(0.05, repeats)
@@ -119,7 +119,7 @@ def test_late_divergence_never_passes(design: DesignName, pairs: int) -> None:
 @pytest.mark.parametrize("tau", [0.0003, 0.0007, 0.0012, 0.0017])
 @pytest.mark.parametrize(("design", "pairs"), [("screen", 4), ("branch", 4), ("branch", 8), ("scratch", 5), ("scratch", 11)])
 def test_errors_stay_within_their_rates_for_every_noise(design: DesignName, pairs: int, tau: float, factor: float) -> None:
-    repeats = 400
+    repeats = 200
     truth = Truth(tau=tau, factor=factor)
     at_margin = verdicts(design, pairs, replace(truth, gap=MARGIN), repeats)
     assert at_margin["PASS"] <= allowed(0.05, repeats)

@@ -67,13 +67,14 @@ def floor_factor(floor_pairs: int) -> float:
 
 
 def threshold(margin: float, floor: Array, floor_pairs: int, penalty: float = 0.0) -> Array:
-    """max(1 %, 4m, k·τ(t)), (blocks,), above the forward penalty.
+    """max(1 %, 4m, m + k·τ(t)), (blocks,), above the forward penalty.
 
+    The noise counts from the margin on: a candidate that is worse by the margin has not diverged.
     penalty: what the FP8 forward alone adds to the candidate's training loss: no lost quality (PARITY.md 1). It counts up to
     the least threshold itself, so that a forward that falls apart is not excused by its own size.
     """
     least = max(LEAST_GAP, MARGINS * margin)
-    return np.maximum(least, floor_factor(floor_pairs) * floor) + min(max(penalty, 0.0), least)
+    return np.maximum(least, margin + floor_factor(floor_pairs) * floor) + min(max(penalty, 0.0), least)
 
 
 def divergence(gaps: Array, thresholds: Array) -> Divergence | None:

@@ -72,9 +72,9 @@ def limits(margin: float = 0.0025) -> np.ndarray:
 def test_threshold_is_the_largest_of_one_percent_four_margins_and_the_floor() -> None:
     assert rule.threshold(0.0025, np.zeros(1), 0)[0] == 0.01
     assert rule.threshold(0.01, np.zeros(1), 0)[0] == 0.04
-    assert rule.threshold(0.0025, np.full(1, 0.01), 0)[0] == 0.04
-    # Four floor pairs: 3 · t_.998,4.
-    assert rule.threshold(0.0025, np.full(1, 0.01), 4)[0] == pytest.approx(0.03 * stats.t.ppf(0.998, 4))
+    assert rule.threshold(0.0025, np.full(1, 0.01), 0)[0] == 0.0425
+    # Four floor pairs: 3 · t_.998,4 floors.
+    assert rule.threshold(0.0025, np.full(1, 0.01), 4)[0] == pytest.approx(0.0025 + 0.03 * stats.t.ppf(0.998, 4))
     assert rule.threshold(0.0025, np.zeros(1), 0, penalty=0.0024)[0] == pytest.approx(0.0124)
     assert rule.threshold(0.0025, np.zeros(1), 0, penalty=5.0)[0] == pytest.approx(0.02)
     assert rule.threshold(0.0025, np.zeros(1), 0, penalty=-0.1)[0] == 0.01

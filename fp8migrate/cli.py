@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,12 +96,13 @@ def plan(
 ) -> None:
     """Show the jobs of a plan, what they cost and how likely the design is to decide. Runs none of them."""
     with _guarded():
-        from fp8migrate.engine.forecast import describe, forecast_plan
         from fp8migrate.engine.preflight import preflight
         from fp8migrate.plan.load import load_plan
 
         loaded = load_plan(file)
         preflight(loaded)
+        from fp8migrate.engine.forecast import describe, forecast_plan
+
         for line in describe(loaded.plan, forecast_plan(loaded.plan, gpu)):
             typer.echo(line)
 
@@ -145,15 +147,19 @@ def report(
 
 def reports_of(file: Path, reports: Path) -> Path:
     """A report folder given by its path lies where it lies."""
-    return file.resolve().parent if file.is_dir() else reports
+    return Path(os.path.relpath(file.resolve().parent)) if file.is_dir() else reports
 
 
 def _run(file: Path, reports: Path, *, only: str | None, force: bool) -> None:
     with _guarded():
-        from fp8migrate.engine.study import run_study
+        from fp8migrate.engine.preflight import preflight
         from fp8migrate.plan.load import load_plan
 
         loaded = load_plan(file)
+        preflight(loaded)
+        # Only now: a plan with a mistake is refused at once, not after seconds of imports.
+        from fp8migrate.engine.study import run_study
+
         observer = _observer()
         try:
             study = run_study(loaded, reports, observer, only=only, force=force)

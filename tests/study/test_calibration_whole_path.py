@@ -27,7 +27,7 @@ PLANTED: list[tuple[str, Scenario, str, str]] = [
     ("a flat baseline", Scenario(flat_baseline=True), "INCONCLUSIVE", "BASELINE_UNHEALTHY"),
     ("a bad recipe that passes too", Scenario(sensitivity_gap=0.0), "INCONCLUSIVE", "NO_SENSITIVITY"),
     ("better than can be true", Scenario(gap=-4 * MARGIN), "INCONCLUSIVE", "SUSPECT_MISMATCH"),
-    ("pairs that scatter", Scenario(gap=0.8 * MARGIN, tau=0.002), "INCONCLUSIVE", "UNDERPOWERED"),
+    ("a gap at the margin", Scenario(gap=MARGIN, tau=0.0005), "INCONCLUSIVE", "UNDERPOWERED"),
 ]
 BY_DEFAULT = {"no gap", "a gap of 2m", "NaN", "a cut run"}
 
@@ -37,7 +37,7 @@ BY_DEFAULT = {"no gap", "a gap of 2m", "NaN", "a cut run"}
     [pytest.param(*row[1:], id=row[0], marks=[] if row[0] in BY_DEFAULT else [pytest.mark.slow]) for row in PLANTED],
 )
 def test_what_is_planted_is_reported(tmp_path: Path, scenario: Scenario, verdict: str, code: str) -> None:
-    found = study(tmp_path, scenario)
+    found = study(tmp_path, scenario, seed=1)
     assert (found.report.verdict.name, found.report.verdict.code) == (verdict, code)
     assert found.files["html"].read_text().count(verdict) > 0
     assert verdict in found.files["md"].read_text().splitlines()[0]
@@ -45,11 +45,11 @@ def test_what_is_planted_is_reported(tmp_path: Path, scenario: Scenario, verdict
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arm", ["baseline", "candidate", "sensitivity"])
-def test_a_missing_arm_is_truncated(tmp_path: Path, arm: Any) -> None:
-    """The arm's runs stop before their first step for a reason of their own."""
+def test_a_missing_arm_is_inconclusive(tmp_path: Path, arm: Any) -> None:
+    """The runs of an arm stop at their first step for a reason of their own. Without its bad recipe a design proves nothing."""
     scenario = Scenario(cut=tuple(((arm, pair, None), 1, "stalled") for pair in EVERY_PAIR))
     verdict = study(tmp_path, scenario).report.verdict
-    assert (verdict.name, verdict.code) == ("INCONCLUSIVE", "BASELINE_UNHEALTHY" if arm == "baseline" else "TRUNCATED")
+    assert (verdict.name, verdict.code) == ("INCONCLUSIVE", "NO_SENSITIVITY" if arm == "sensitivity" else "TRUNCATED")
 
 
 @pytest.mark.slow

@@ -160,9 +160,9 @@ def test_inverse_width_raises_the_rate_by_the_ratio_of_widths() -> None:
 
 def test_inverse_width_is_capped_where_small_models_get_worse() -> None:
     big, small = llama(32, 4096, 32, 8, 14336), llama(2, 128, 4, 4, 336)
-    assert shrunk_training(TRAINING, big, small, "inverse_width").learning_rate == 3e-3
+    assert shrunk_training(TRAINING, big, small, "inverse_width").learning_rate == 4e-3
     sentence = learning_rate_sentence(TRAINING, big, small, "inverse_width")
-    assert sentence == "Learning rate 0.0003 × 4096 / 128 (rule inverse_width, capped at 0.003) = 0.003."
+    assert sentence == "Learning rate 0.0003 × 4096 / 128 (rule inverse_width, capped at 0.004) = 0.004."
 
 
 def test_a_rate_above_the_cap_is_never_lowered() -> None:

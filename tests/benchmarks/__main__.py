@@ -1,0 +1,23 @@
+"""Run every benchmark, or those named: `python -m tests.benchmarks help worker`."""
+
+import sys
+
+from tests.benchmarks import commands, reading, worker
+
+BENCHMARKS = {"help": commands.run, "worker": worker.run, "reading": reading.run}
+
+
+def main(names: list[str]) -> int:
+    unknown = sorted(set(names) - BENCHMARKS.keys())
+    if unknown:
+        print(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    for name in names or BENCHMARKS:
+        print(f"\n{name}")
+        for what, figure in BENCHMARKS[name]():
+            print(f"  {what:<62} {figure}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

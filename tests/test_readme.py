@@ -1,4 +1,4 @@
-"""The README says what the program does: its plan loads, its commands exist, its exit codes are ours, its links lead somewhere."""
+"""The README says what the program does: its plan loads, its commands exist, exit codes are ours, links lead somewhere."""
 
 import re
 from pathlib import Path

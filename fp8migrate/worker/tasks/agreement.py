@@ -27,4 +27,6 @@ def agreement(name: str, reference: Tensor, measured: Tensor) -> dict[str, objec
 def _decibels(signal: float, noise: float) -> float:
     if noise == 0:
         return math.inf
-    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
+    ratio = signal / noise
+    # Zero too where the noise is Inf: an overflow in one arm.
+    return -math.inf if ratio == 0 else 10 * math.log10(ratio)

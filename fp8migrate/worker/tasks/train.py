@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 
 from fp8migrate.jobs import Precision, Train
 from fp8migrate.plan.schema import LlamaModel, Training
@@ -111,6 +112,8 @@ def warm_scales(state: TrainingState, training: Training, stream: TrainingStream
     for batch in range(batches):
         forward_backward(state.model, stream.batch(first_step + batch), training.micro_batch_size)
         state.optimizer.zero_grad(set_to_none=True)
+        # As after an update, weights are quantised anew: the copy made at the cold scale must not reach the first step.
+        increment_version(list(state.model.parameters()))
 
 
 def forward_backward(model: Llama, tokens: NDArray[np.uint8], micro_batch_size: int) -> Tensor:

@@ -56,7 +56,7 @@ class CurrentScaler(Scaler):
     def scale_for(self, x: Tensor) -> Tensor:
         amax = x.abs().amax().to(torch.float32)
         usable = (amax > 0) & torch.isfinite(amax)
-        scale = (self.info.max_finite / amax).clamp(max=FLOAT32_MAX)
+        scale = _ratio(self.info.max_finite, amax).clamp(max=FLOAT32_MAX)
         return torch.where(usable, scale, torch.ones_like(scale))
 
 
@@ -103,11 +103,16 @@ class DelayedScaler(Scaler):
         history = self.amax_history
         amax = history.amax() if self.recipe.amax_compute == "max" else history[0]
         usable = (amax > 0) & torch.isfinite(amax)
-        scale = (self.info.max_finite / amax / 2.0**self.recipe.margin).clamp(max=FLOAT32_MAX)
+        scale = (_ratio(self.info.max_finite, amax) / 2.0**self.recipe.margin).clamp(max=FLOAT32_MAX)
         self.scale.copy_(torch.where(usable, scale, self.scale))
         history.copy_(history.roll(-1))
         history[0] = 0.0
         self.recorded = False
+
+
+def _ratio(number: float, tensor: Tensor) -> Tensor:
+    """number / tensor, rounded once. torch's own number / tensor is number · (1 / tensor), rounded twice: ties then break."""
+    return torch.full_like(tensor, number) / tensor
 
 
 def scaler_factory(recipe: DelayedRecipe | CurrentRecipe | FixedRecipe) -> Callable[[FormatInfo], Scaler]:

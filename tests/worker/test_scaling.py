@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from fp8migrate.facts.formats import E2M1, E4M3, E5M2
+from fp8migrate.facts.formats import E2M1, E4M3, E5M2, FormatInfo
 from fp8migrate.facts.recipes import CurrentRecipe, DelayedRecipe, FixedRecipe
 from fp8migrate.worker.scaling import FLOAT32_MAX, CurrentScaler, DelayedScaler, FixedScaler, Scaler, scaler_factory
 
@@ -38,6 +39,19 @@ def test_current_scaling_rounds_to_bf16_before_it_looks() -> None:
     found = CurrentScaler(E4M3).quantize(torch.tensor([3.501, 1.0]))
     assert float(found.inverse_scale) == 1 / 128
     assert found.values.tolist() == [448.0, 128.0]
+
+
+@pytest.mark.parametrize("info", [E4M3, E5M2, E2M1], ids=lambda info: info.name)
+def test_a_scale_is_the_float32_quotient_for_every_amax(info: FormatInfo) -> None:
+    """Rounded once, as Transformer Engine divides: a scale one ulp off moves values that lie on a tie."""
+    amaxes = (1 + torch.arange(128) / 128).to(torch.bfloat16)
+    expected = np.float32(info.max_finite) / amaxes.float().numpy()
+    current, last = CurrentScaler(info), DelayedScaler(info, DelayedRecipe(amax_history_len=1))
+    for amax, scale in zip(amaxes, expected, strict=True):
+        assert float(current.scale_for(amax[None])) == scale
+        last.quantize(amax[None])
+        last.end_pass()
+        assert float(last.scale) == scale
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ run: $(READY)  ## the quickstart: a real verdict in a few minutes
 	$(BIN)/fp8migrate run configs/quickstart.yaml
 
 test: $(READY)  ## the test suite, one of each kind (under five minutes)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 test-slow: $(READY)  ## the long tests: calibration, twenty kills, whole plans
 	$(BIN)/python -m pytest -m slow

@@ -98,7 +98,7 @@ def train(writer: RunWriter, start: Path | None, behaviour: Behaviour) -> int:
     while step < task.last_step:
         step += 1
         misbehave(step, behaviour)
-        noise = random.Random(f"{task.data_order.seed}/{step}").gauss(0.0, 1.0)  # noqa: S311
+        noise = random.Random(f"{task.data_order.seed}/{step}").gauss(0.0, 1.0)
         weight = 0.9 * weight + noise
         writer.log(step, loss=float("nan") if step == behaviour.nan_at else 3.0 + weight, step_seconds=time.perf_counter())
         if step == behaviour.nan_at:

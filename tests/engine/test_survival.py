@@ -65,7 +65,7 @@ def wait_until(condition: Callable[[], object], timeout_seconds: float = 60.0) -
 
 
 def kill_worker(root: Path, undisturbed: Mapping[str, Any], seed: int) -> None:
-    chance = random.Random(seed)  # noqa: S311
+    chance = random.Random(seed)
     killed: list[int] = []
     victim_step = chance.randint(1, 20)
 
@@ -85,7 +85,7 @@ def kill_worker(root: Path, undisturbed: Mapping[str, Any], seed: int) -> None:
 
 def kill_engine(root: Path, undisturbed: Mapping[str, Any], seed: int) -> None:
     engine = start_engine(root)
-    time.sleep(random.Random(seed).random() * 2.0)  # noqa: S311
+    time.sleep(random.Random(seed).random() * 2.0)
     engine.kill()
     engine.communicate()
     # At once: workers of the killed engine may still be dying while the next one starts.

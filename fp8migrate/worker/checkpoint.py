@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fp8migrate.errors import UsageError
+from fp8migrate.records.files import sync_directory
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,8 @@ def save(path: Path, state: Mapping[str, Tensor], step: int, data_sha256: str, q
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
+        # The checkpoint before this one is about to go: the new name must survive a power cut first.
+        sync_directory(path.parent)
     except SafetensorError as error:
         raise OSError(f"{path}: {error}") from error
     finally:

@@ -23,6 +23,7 @@ from fp8migrate.records.writer import RunWriter, checkpoint_path
 from fp8migrate.worker import __main__ as program
 from fp8migrate.worker import checkpoint
 from fp8migrate.worker.optimizer import build_optimizer, learning_rate
+from fp8migrate.worker.tasks import train
 from fp8migrate.worker.tasks.context import Interrupted, NonFinite
 from fp8migrate.worker.tasks.train import move_one_ulp
 from tests.worker import runs
@@ -249,8 +250,6 @@ def test_a_nan_is_recorded_and_no_error(precision: Precision, tmp_path: Path, ma
 
 
 def test_a_nan_in_an_evaluation_is_recorded_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fp8migrate.worker.tasks import train
-
     def broken(model: object, held_out: Any) -> tuple[Any, Any]:
         return np.full(2, np.nan), np.full(2, 16)
 
@@ -305,6 +304,22 @@ def test_a_full_disk_in_the_log_ends_the_run_as_the_machines_failure(
 def test_only_checkpoints_that_others_start_from_are_kept(tmp_path: Path) -> None:
     directory = carry_out(make_run(tmp_path / "a", train_task(BF16, checkpoint_at=(3, 8))))
     assert sorted(p.name for p in directory.glob("checkpoints/*")) == ["step-00000003.safetensors", "step-00000008.safetensors"]
+
+
+def test_what_a_kill_left_beside_the_checkpoints_goes_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Whole
+) -> None:
+    """Killed between writing a checkpoint and dropping the one before it, and once more while writing."""
+    directory = make_run(tmp_path / "a", train_task(BF16))
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "drop_checkpoints", lambda directory, kept_steps: None)
+        with pytest.raises(Interrupted, match="after step 9"):
+            carry_out(directory, stop=Stop(9))
+    (directory / "checkpoints" / "step-00000010.tmp").write_bytes(b"half")
+    assert len(list(directory.glob("checkpoints/*"))) == 4
+    carry_out(directory)
+    assert list(directory.glob("checkpoints/*")) == []
+    assert evidence(directory) == evidence(whole(BF16))
 
 
 # Starts

@@ -4,6 +4,7 @@ import hashlib
 import math
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -187,13 +188,19 @@ def document_losses(model: Llama, held_out: ValidationSet) -> tuple[NDArray[np.f
 def keep(context: TaskContext, task: Train, state: TrainingState) -> None:
     """Write a checkpoint, and drop the resume checkpoint before it. The log is on disk first."""
     context.writer.sync()
-    before = last_checkpoint(context.directory)
     path = checkpoint_path(context.directory, state.step)
     checkpoint.save(
         path, checkpoint.training_state(state.model, state.optimizer), state.step, state.data_sha256, state.quantized_tensors
     )
-    if before is not None and before[0] not in (*task.checkpoint_at, state.step):
-        before[1].unlink(missing_ok=True)
+    drop_checkpoints(context.directory, {*task.checkpoint_at, state.step})
+
+
+def drop_checkpoints(directory: Path, kept_steps: set[int]) -> None:
+    """Remove all but these; what a kill in the middle of writing one left behind goes too."""
+    kept = {checkpoint_path(directory, step) for step in kept_steps}
+    for path in checkpoint_path(directory, 0).parent.glob("step-*"):
+        if path not in kept:
+            path.unlink()
 
 
 def finish(context: TaskContext, task: Train, state: TrainingState, stream: TrainingStream, seconds: list[float]) -> None:
@@ -206,9 +213,7 @@ def finish(context: TaskContext, task: Train, state: TrainingState, stream: Trai
         facts["peak_memory_bytes"] = torch.cuda.max_memory_allocated()
     describe(state, context.writer)
     context.writer.update(facts=facts)
-    last = last_checkpoint(context.directory)
-    if last is not None and last[0] not in task.checkpoint_at:
-        last[1].unlink(missing_ok=True)
+    drop_checkpoints(context.directory, set(task.checkpoint_at))
 
 
 @torch.no_grad()

@@ -1,6 +1,8 @@
 """AdamW over FP32 master weights, and the learning rate as a function of the step."""
 
+import inspect
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,17 +26,34 @@ def learning_rate(training: Training, step: int, cooldown: Cooldown | None = Non
     return least + (peak - least) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
-def build_optimizer(model: nn.Module, training: Training) -> torch.optim.AdamW:
+class AdamW(torch.optim.AdamW):
+    """torch's AdamW, which tells autograd of its updates and does not import torch's compiler.
+
+    torch wraps these methods so that the compiler steps over them, and imports it to do so: a second of every job. Nothing is
+    compiled here, so what is beneath the wrappers is called. Step hooks work as ever.
+    """
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        inspect.unwrap(torch.optim.AdamW.add_param_group)(self, param_group)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One update. A closure that evaluates the loss again is not taken."""
+        inspect.unwrap(torch.optim.AdamW.step)(self)
+        # The fused kernel changes weights without telling autograd; layers that keep a low-precision copy look at the version.
+        increment_version([parameter for group in self.param_groups for parameter in group["params"]])
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        inspect.unwrap(torch.optim.AdamW.zero_grad)(self, set_to_none)
+
+
+def build_optimizer(model: nn.Module, training: Training) -> AdamW:
     """Matrices decay; norms and the embedding do not (as in GPT-2 and Llama trainers)."""
     decayed = [p for name, p in model.named_parameters() if p.ndim >= 2 and not name.startswith("embedding.")]
     kept = [p for name, p in model.named_parameters() if p.ndim < 2 or name.startswith("embedding.")]
     groups = [{"params": decayed, "weight_decay": training.weight_decay}, {"params": kept, "weight_decay": 0.0}]
     betas = (training.beta1, training.beta2)
-    optimizer = torch.optim.AdamW(groups, lr=training.learning_rate, betas=betas, eps=training.epsilon, fused=True)
-    # The fused kernel changes weights without telling autograd; layers that keep a low-precision copy look at the version.
-    parameters = list(model.parameters())
-    optimizer.register_step_post_hook(lambda *_: increment_version(parameters))
-    return optimizer
+    return AdamW(groups, lr=training.learning_rate, betas=betas, eps=training.epsilon, fused=True)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

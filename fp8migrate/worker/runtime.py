@@ -23,9 +23,10 @@ def make_deterministic(threads: int) -> None:
     """Same inputs, same bits: fixed thread count, deterministic kernels, no TF32, no reduced-precision sums in BF16 GEMMs."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True)
+    # What use_deterministic_algorithms(True) does, without importing the compiler to tell it too: a second of each job's start.
+    torch.set_deterministic_debug_mode("error")
     # Else every new tensor is filled before it is written: a tenth of a small model's step, against bugs that kernels have not.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 

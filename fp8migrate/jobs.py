@@ -11,7 +11,7 @@ from fp8migrate.plan.schema import LlamaModel, PythonSourceData, Training
 from fp8migrate.settings import Settings
 
 Arm = Literal["baseline", "control", "candidate", "floor", "sensitivity"]
-DesignName = Literal["baseline", "integration", "screen", "branch", "scratch"]
+DesignName = Literal["baseline", "integration", "screen", "long_screen", "branch", "scratch"]
 Forward = Literal["bf16", "fp8"]
 
 

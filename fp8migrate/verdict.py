@@ -9,13 +9,14 @@ import numpy as np
 import orjson
 
 from fp8migrate.checks import required_checks
+from fp8migrate.checks.check import place
+from fp8migrate.checks.drift import HORIZON
 from fp8migrate.checks.schema import CheckResult
-from fp8migrate.checks.stability import HORIZON
 from fp8migrate.checks.words import counted, limit, percent, some
 from fp8migrate.evidence.schema import BaselineEvidence, Comparison, IntegrationEvidence
 from fp8migrate.jobs import DesignName
 from fp8migrate.plan.digest import plan_digest
-from fp8migrate.plan.schema import Plan
+from fp8migrate.plan.schema import LONG_SCREEN_FACTOR, Plan
 from fp8migrate.records.schema import Environment, Series
 
 VerdictName = Literal["PASS", "FAIL", "INCONCLUSIVE", "SCREENED"]
@@ -300,9 +301,14 @@ def _first_problem(deciding: Sequence[CheckResult]) -> tuple[Row, CheckResult] |
 def _not_judged(deciding: Sequence[CheckResult], results: Sequence[CheckResult]) -> list[str]:
     """What a SCREENED or PASS still needs: a judged comparison, every required check of each design seen, nothing skipped."""
     lacking = [f"{result.check} was skipped ({result.summary})" for result in deciding if result.status == "skipped"]
-    for design in dict.fromkeys(result.design for result in results if result.design):
+    designs = dict.fromkeys(result.design for result in results if result.design)
+    if "screen" in designs and not any(design in ACQUITTING_DESIGNS for design in designs):
+        designs["long_screen"] = None  # a screen that is the last word must also have looked for drift
+    for design in designs:
         have = {result.check for result in results if result.design == design}
-        lacking += [f"{name} of the {design}" for name in sorted(required_checks(design) - have)]
+        words = place(design, None)
+        missing = [f"{name} of the {words}" for name in sorted(required_checks(design) - have)]
+        lacking += missing if have else [f"the {words}"]
     if not any(result.check == "parity" and result.status == "pass" for result in deciding):
         lacking.append("parity on pairs of runs")
     return lacking
@@ -397,9 +403,9 @@ def _headline(verdict: Verdict, plan: Plan, emulated: bool, forced: Collection[s
 
 
 def _main(comparisons: Sequence[Comparison]) -> Comparison | None:
-    """The comparison that says most: the last that can acquit, else the last screen."""
+    """The comparison that says most: the last that can acquit, else the last screen. A long screen only adds to its screen."""
     acquitting = [comparison for comparison in comparisons if comparison.design in ACQUITTING_DESIGNS]
-    found = acquitting or list(comparisons)
+    found = acquitting or [comparison for comparison in comparisons if comparison.design != "long_screen"]
     return found[-1] if found else None
 
 
@@ -438,6 +444,9 @@ def _pairs(comparison: Comparison) -> str:
 
 def _reach(results: Sequence[CheckResult], design: DesignName) -> str:
     """How far the trend lets the verdict reach: a horizon only where the gap projected to it stays below the margin."""
+    longer = [r for r in results if r.check == "no_screen_drift"]
+    if design == "screen" and longer and all(r.status == "pass" for r in longer):
+        return f"; {longer[0].scope} {LONG_SCREEN_FACTOR} × that, where the gap grew by less than half the margin; not beyond"
     trends = [r for r in results if r.check == "no_widening" and r.design == design and r.interval and r.limit]
     if trends and all(r.interval and r.limit and r.interval[1] < r.limit for r in trends):
         return f"; the trend reaches {HORIZON:g} × that"
@@ -501,6 +510,8 @@ def evidence_digest(
         for curves in comparison.curves:
             _add(digest, [curves.arm, curves.pair, curves.fraction])
             _add_series(digest, [curves.baseline, curves.candidate])
+        for growth in comparison.growth:
+            _add(digest, [growth.endpoint, growth.pairs, _exact([growth.sampling_error, *growth.values])])
     return digest.hexdigest()
 
 

@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fp8migrate.evidence.growth import with_growth
+from fp8migrate.evidence.pairs import compare
+from fp8migrate.evidence.schema import Comparison
 from fp8migrate.jobs import (
     Arm,
     CheckpointRef,
@@ -26,7 +29,7 @@ from fp8migrate.jobs import (
     Role,
     Train,
 )
-from fp8migrate.plan.schema import Plan
+from fp8migrate.plan.schema import LONG_SCREEN_FACTOR, Plan
 from fp8migrate.records.schema import Cause, Conversion, Environment, Evaluation, LayerConversion, Outcome, Record, Series
 
 TRUNK = CheckpointRef(job="0" * 64, step=0)
@@ -45,6 +48,7 @@ class Scenario:
     candidate_tau_factor: FP8 noise is injected at every step and may spread the pairs more than the floor does.
     diverges_at: share of the run from which the candidate drifts away, one tenth of its loss per tenth of the run.
     drift_per_e_fold: growth of the candidate's gap per e-fold of steps, through the whole run.
+    long_gap: what is added to the candidate's gap where a screen runs 4K.
     non_finite: the run's loss is NaN from that step on and it stops. silent_nan: NaN at that step, and "completed".
     cut: the run ends at that step, for that cause. missing: no record at all.
     """
@@ -61,6 +65,7 @@ class Scenario:
     document_sd: float = 0.0005
     diverges_at: float | None = None
     drift_per_e_fold: float = 0.0
+    long_gap: float = 0.0
     candidate_spikes: int = 0
     shared_spikes: int = 0
     identical: bool = False
@@ -96,6 +101,16 @@ def simulate(scenario: Scenario | None = None, design: DesignName = "branch", se
     return Experiment(plan, design, jobs, make_records(jobs, scenario or Scenario(), seed))
 
 
+def simulate_screens(
+    scenario: Scenario | None = None, longer: Scenario | None = None, seed: int = 0, **plan_changes: Any
+) -> tuple[Comparison, Comparison]:
+    """A screen and its long screen, compared. longer: what is true of the 4K runs, where it is something else."""
+    short = simulate(scenario, "screen", seed, **plan_changes)
+    long = simulate(longer or scenario, "long_screen", seed, **plan_changes)
+    screen = compare(short.plan, "screen", short.jobs, short.records)
+    return screen, with_growth(compare(long.plan, "long_screen", long.jobs, long.records), screen)
+
+
 def make_plan(
     design: DesignName = "branch",
     *,
@@ -108,8 +123,10 @@ def make_plan(
     **parity: Any,
 ) -> Plan:
     """A plan with one design. Steps of a branch run from half of `num_steps` to its end."""
+    screen = {"screen": {"fractions": fractions, "num_steps": screen_steps, "data_orders": pairs}}
     designs: dict[str, Any] = {
-        "screen": {"screen": {"fractions": fractions, "num_steps": screen_steps, "data_orders": pairs}},
+        "screen": screen,
+        "long_screen": screen,
         "branch": {"branch": {"pairs": pairs}},
     }
     return Plan.model_validate(
@@ -137,6 +154,8 @@ def make_jobs(plan: Plan, design: DesignName) -> tuple[Job, ...]:
         arms = {"baseline": 1, "floor": plan.design.floor_pairs}
     elif design == "integration":
         return _integration_jobs(plan)
+    elif design == "long_screen":
+        arms = dict.fromkeys(("baseline", "candidate"), _pairs(plan, design))
     else:
         pairs = _pairs(plan, design)
         arms = {
@@ -149,6 +168,8 @@ def make_jobs(plan: Plan, design: DesignName) -> tuple[Job, ...]:
     fractions: tuple[float | None, ...] = (None,)
     if design == "screen" and plan.design.screen:
         fractions = plan.design.screen.fractions
+    if design == "long_screen" and plan.design.screen:
+        fractions = (plan.design.screen.long_fraction,)
     return tuple(
         _train_job(plan, design, arm, pair, fraction)  # type: ignore[arg-type]
         for fraction in fractions
@@ -158,7 +179,7 @@ def make_jobs(plan: Plan, design: DesignName) -> tuple[Job, ...]:
 
 
 def _pairs(plan: Plan, design: DesignName) -> int:
-    if design == "screen" and plan.design.screen:
+    if design in ("screen", "long_screen") and plan.design.screen:
         return plan.design.screen.data_orders
     chosen = plan.design.branch or plan.design.scratch
     assert chosen is not None
@@ -196,8 +217,9 @@ def _train_job(plan: Plan, design: DesignName, arm: Arm, pair: int, fraction: fl
 
 def _steps(plan: Plan, design: DesignName, fraction: float | None) -> tuple[int, int, Cooldown | None]:
     num_steps = plan.training.num_steps
-    if design == "screen" and plan.design.screen and fraction is not None:
+    if design in ("screen", "long_screen") and plan.design.screen and fraction is not None:
         first, length = round(fraction * num_steps), plan.design.screen.num_steps
+        length *= LONG_SCREEN_FACTOR if design == "long_screen" else 1
         return first, first + length, Cooldown(start=first, num_steps=length)
     if design == "branch" and plan.design.branch:
         return round(plan.design.branch.at * num_steps), num_steps, None
@@ -288,7 +310,9 @@ def _offset(job: Job, scenario: Scenario, seed: int) -> float:
     if arm == "baseline":
         return 0.0
     factor = scenario.candidate_tau_factor if arm in ("candidate", "sensitivity") else 1.0
-    return float(_generator(seed, arm, job.role.pair, job.role.fraction, "offset").normal(0, scenario.tau * factor))
+    # A run of 4K is another run than that of K: cooled otherwise from its first step, with an offset of its own.
+    what = "long offset" if job.role.design == "long_screen" else "offset"
+    return float(_generator(seed, arm, job.role.pair, job.role.fraction, what).normal(0, scenario.tau * factor))
 
 
 def _true_gap(job: Job, scenario: Scenario, progress: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -297,6 +321,7 @@ def _true_gap(job: Job, scenario: Scenario, progress: NDArray[np.float64]) -> ND
     gaps = {"candidate": scenario.gap, "control": scenario.control_gap, "sensitivity": scenario.sensitivity_gap}
     gap = np.full(progress.shape, gaps.get(arm, 0.0))
     if arm == "candidate":
+        gap = gap + (scenario.long_gap if job.role.design == "long_screen" else 0.0)
         gap = gap + scenario.drift_per_e_fold * np.log(progress)
         if scenario.diverges_at is not None:
             gap = gap + np.clip(progress - scenario.diverges_at, 0, None)

@@ -16,12 +16,12 @@ from scipy import stats
 
 from fp8migrate.checks import judge_comparison
 from fp8migrate.evidence.pairs import compare
-from fp8migrate.evidence.schema import Cell, Comparison, Delta, PairCurves
+from fp8migrate.evidence.schema import Cell, Comparison, Delta, Growth, PairCurves
 from fp8migrate.jobs import DesignName
 from fp8migrate.records.schema import Series
 from fp8migrate.statistics.noninferiority import bounds
 from fp8migrate.verdict import decide
-from tests.simulation import Scenario, simulate
+from tests.simulation import Scenario, simulate, simulate_screens
 
 MARGIN = 0.0025
 LEVEL = 2.0
@@ -112,6 +112,58 @@ def test_late_divergence_never_passes(design: DesignName, pairs: int) -> None:
     found = verdicts(design, pairs, Truth(late=True), 20)
     assert found["PASS"] == found["SCREENED"] == 0
     assert found["FAIL"] == 20
+
+
+def long_screen(truth: Truth, growth: float, rng: np.random.Generator) -> Comparison:
+    """One simulated long screen. Its candidates' offsets are independent of those over K steps: the worst case."""
+    base = long_template()
+    (fraction,) = base.fractions
+    offsets = rng.normal(0, truth.tau * truth.factor, (2, 4))
+    floors = rng.normal(0, truth.tau, FLOOR_PAIRS)
+    steps = base.curves[0].candidate.steps
+    return replace(
+        base,
+        curves=tuple(_curves("candidate", fraction, steps, offsets[1], truth.gap + growth + PENALTY, truth.late, rng)),
+        floor_curves=tuple(_curves("floor", fraction, steps[:150], floors, 0.0, False, rng)),
+        growth=(Growth("validation_loss", (0, 1, 2, 3), tuple(growth + offsets[1] - offsets[0]), None),),
+    )
+
+
+@lru_cache
+def long_template() -> Comparison:
+    return simulate_screens()[1]
+
+
+def long_codes(truth: Truth, growth: float, repeats: int, seed: int = 1) -> Counter[str]:
+    """Codes of what did not pass in each long screen; `pass` where everything did."""
+    rng = np.random.default_rng(seed)
+    found: Counter[str] = Counter()
+    for _ in range(repeats):
+        raised = {r.code for r in judge_comparison(long_screen(truth, growth, rng)) if r.status in ("fail", "inconclusive")}
+        found.update(raised or {"pass"})
+    return found
+
+
+def test_a_long_screen_errs_within_its_rates() -> None:
+    """At a growth of half the margin it passes, and without any growth it says WIDENING, as seldom as the bounds promise."""
+    repeats = 60
+    assert long_codes(Truth(), MARGIN / 2, repeats)["pass"] <= allowed(0.05, repeats)
+    without = long_codes(Truth(tau=0.0003), 0.0, repeats)
+    assert without["WIDENING"] <= allowed(0.05, repeats)
+    assert without["pass"] >= 0.8 * repeats
+    assert long_codes(Truth(late=True), 0.0, 10)["DIVERGED"] == 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("factor", [1.0, 3.0])
+@pytest.mark.parametrize("tau", [0.0003, 0.0007, 0.0012, 0.0017])
+def test_a_long_screen_errs_within_its_rates_for_every_noise(tau: float, factor: float) -> None:
+    repeats = 200
+    truth = Truth(tau=tau, factor=factor)
+    assert long_codes(truth, MARGIN / 2, repeats)["pass"] <= allowed(0.05, repeats)
+    without = long_codes(truth, 0.0, repeats, seed=2)
+    assert without["DIVERGED"] <= allowed(0.01, repeats)
+    assert without["WIDENING"] <= allowed(0.05, repeats)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from fp8migrate.evidence.schema import BaselineEvidence, Comparison, Integration
 from fp8migrate.jobs import DesignName
 from fp8migrate.plan.schema import Plan
 from fp8migrate.verdict import RANKED, ROWS, Report, build_report, decide, evidence_digest, phase_state
-from tests.simulation import Scenario, environment, integration_records, make_plan, simulate
+from tests.simulation import Scenario, environment, integration_records, make_plan, simulate, simulate_screens
 
 PARITY_ORDER = [
     "BASELINE_UNHEALTHY",
@@ -149,17 +149,43 @@ def test_an_undecided_screen_does_not_stand_against_longer_pairs() -> None:
     assert decide([*spoiled, *judge_comparison(comparison())]).code == "INVALID_PAIR"
 
 
+def test_a_screen_that_is_the_last_word_must_have_run_4k() -> None:
+    screen, long = simulate_screens(Scenario(tau=0.0002))
+    assert decide(pairs(screen, long).results).name == "SCREENED"
+    without = decide(judge_comparison(screen))
+    assert (without.name, without.code) == ("INCONCLUSIVE", "NOT_JUDGED")
+    assert without.why == "not judged: the long screen"
+    # Longer pairs say more about drift than 4K would.
+    assert decide([*judge_comparison(screen), *judge_comparison(comparison())]).name == "PASS"
+
+
+@pytest.mark.parametrize("name", sorted(required_checks("long_screen")))
+def test_no_check_of_the_long_screen_can_be_left_out(name: str) -> None:
+    results = pairs(*simulate_screens(Scenario(tau=0.0002))).results
+    assert decide([r for r in results if (r.design, r.check) != ("long_screen", name)]).code == "NOT_JUDGED"
+
+
+def test_a_report_of_screens_is_about_the_screen_and_tells_how_far_it_was_followed() -> None:
+    screen, long = simulate_screens(Scenario(tau=0.0002))
+    found = report(screen, long, plan=make_plan("screen"))
+    assert found.verdict.name == "SCREENED"
+    assert any(line.startswith("Start: 150 cooled steps from 30 %, 60 %, 90 %") for line in found.scope)
+    assert any("long screen at 60 % of the trunk 4 × that" in line for line in found.scope)
+    widening = report(*simulate_screens(Scenario(tau=0.0002, long_gap=0.002)), plan=make_plan("screen"))
+    assert (widening.verdict.name, widening.verdict.code) == ("INCONCLUSIVE", "WIDENING")
+    assert not any("4 × that" in line for line in widening.scope)
+
+
 def test_why_is_the_place_closest_to_the_margin() -> None:
-    found = decide(judge_comparison(comparison(Scenario(tau=0.0003), "screen")))
-    uppers = {
-        r.scope: r.interval[1] for r in judge_comparison(comparison(Scenario(tau=0.0003), "screen")) if r.check == "parity"
-    }  # type: ignore[index]
+    results = pairs(*simulate_screens(Scenario(tau=0.0003))).results
+    found = decide(results)
+    uppers = {r.scope: r.interval[1] for r in results if r.check == "parity"}  # type: ignore[index]
     assert found.why.startswith(max(uppers, key=lambda scope: uppers[scope]))
 
 
 def test_phase_states() -> None:
     assert phase_state(judge_comparison(comparison())) == "passed"
-    assert phase_state(judge_comparison(comparison(design="screen"))) == "screened"
+    assert phase_state(pairs(*simulate_screens(Scenario(tau=0.0002))).results) == "screened"
     assert phase_state(judge_comparison(comparison(Scenario(gap=0.006, tau=0.0001)))) == "failed"
     assert phase_state(()) == "inconclusive"
 
@@ -216,6 +242,17 @@ def test_the_evidence_digest_holds_losses_and_no_clock() -> None:
     loss[7] = np.nextafter(loss[7], np.inf)
     moved = compare(e.plan, "branch", e.jobs, e.records)
     assert evidence_digest(judge_comparison(moved), None, (moved,)) != digest
+
+
+def test_the_evidence_digest_covers_the_long_screen() -> None:
+    screen, long = simulate_screens()
+    digest = evidence_digest((), None, (screen, long))
+    assert digest != evidence_digest((), None, (screen,))
+    (growth,) = long.growth
+    nudged = replace(growth, values=(np.nextafter(growth.values[0], 1.0), *growth.values[1:]))
+    assert digest != evidence_digest((), None, (screen, replace(long, growth=(nudged,))))
+    long.curves[0].candidate.values[3] += 1e-12
+    assert digest != evidence_digest((), None, (screen, long))
 
 
 def test_sixty_runs_are_judged_in_well_under_a_second() -> None:

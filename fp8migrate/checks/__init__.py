@@ -5,20 +5,23 @@ A new check is one function in a family's file and one line in that family's CHE
 
 from collections.abc import Sequence
 
-from fp8migrate.checks import baseline, coverage, numerics, parity, stability, validity
+from fp8migrate.checks import baseline, coverage, drift, numerics, parity, stability, validity
 from fp8migrate.checks.check import Check, E, run_checks
 from fp8migrate.checks.schema import CheckResult
 from fp8migrate.evidence.schema import BaselineEvidence, Comparison, IntegrationEvidence
 from fp8migrate.jobs import DesignName
 
-COMPARISON_CHECKS = (*stability.CHECKS, *validity.CHECKS, *coverage.CHECKS, *parity.CHECKS)
+PAIR_CHECKS = (*stability.CHECKS, *validity.CHECKS, *coverage.CHECKS)
+COMPARISON_CHECKS = (*PAIR_CHECKS, *drift.CHECKS, *parity.CHECKS)
+# Its runs must be as sound as any; what it is run for is the growth of the gap. The gap itself is judged over K steps.
+LONG_SCREEN_CHECKS = (*PAIR_CHECKS, *drift.LONG_SCREEN_CHECKS)
 BASELINE_CHECKS = baseline.CHECKS
 INTEGRATION_CHECKS = (*coverage.INTEGRATION_CHECKS, *numerics.CHECKS)
 
 
 def judge_comparison(comparison: Comparison) -> tuple[CheckResult, ...]:
     """Every check on one comparison."""
-    return run_checks(COMPARISON_CHECKS, comparison, comparison.design)
+    return run_checks(_comparison_checks(comparison.design), comparison, comparison.design)
 
 
 def judge_baseline(evidence: BaselineEvidence) -> tuple[CheckResult, ...]:
@@ -33,7 +36,11 @@ def required_checks(design: DesignName) -> frozenset[str]:
     """Names that must be among the results of a design before it can pass."""
     if design == "baseline":
         return _deciding(BASELINE_CHECKS)
-    return _deciding(INTEGRATION_CHECKS) if design == "integration" else _deciding(COMPARISON_CHECKS)
+    return _deciding(INTEGRATION_CHECKS) if design == "integration" else _deciding(_comparison_checks(design))
+
+
+def _comparison_checks(design: DesignName) -> Sequence[Check[Comparison]]:
+    return LONG_SCREEN_CHECKS if design == "long_screen" else COMPARISON_CHECKS
 
 
 def _deciding(checks: Sequence[Check[E]]) -> frozenset[str]:

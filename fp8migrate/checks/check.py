@@ -59,5 +59,6 @@ def run_checks(checks: Sequence[Check[E]], evidence: E, design: DesignName) -> t
 
 
 def place(design: DesignName, fraction: float | None) -> str:
-    """`screen at 30 % of the trunk`."""
-    return design if fraction is None else f"{design} at {100 * fraction:g} % of the trunk"
+    """`long screen at 30 % of the trunk`."""
+    words = design.replace("_", " ")
+    return words if fraction is None else f"{words} at {100 * fraction:g} % of the trunk"

@@ -1,4 +1,4 @@
-"""Did the runs stay whole? Baseline health, non-finite losses, crashes, divergence, spikes, drift (PARITY.md 4 and 5)."""
+"""Did the runs stay whole? Baseline health, non-finite losses, crashes, divergence, spikes (PARITY.md 4 and 5)."""
 
 from collections.abc import Iterable
 
@@ -10,18 +10,13 @@ from fp8migrate.checks.schema import CheckResult, CheckStatus
 from fp8migrate.checks.validity import PAIRS, RUNS
 from fp8migrate.checks.words import counted, labels, limit, percent, some
 from fp8migrate.evidence.endpoints import shared_steps
-from fp8migrate.evidence.schema import Cell, Comparison, PairCurves, RunFact
+from fp8migrate.evidence.schema import Comparison, PairCurves, RunFact
 from fp8migrate.jobs import Arm
 from fp8migrate.statistics import divergence as rule
-from fp8migrate.statistics.drift import Drift, drift, widening
 from fp8migrate.statistics.spikes import EXCESS_ALPHA, HISTORY, excess_p_value, own_spikes
 
 # A model that has learned anything from text is well below a uniform guess; bytes fall from 5.5 to about 3 nats in 50 steps.
 LEARNED_SHARE_OF_UNIFORM = 0.95
-# The run projected to ten times its length: a decade in log time. A gap that would pass the margin there is a trend.
-HORIZON = 10.0
-# Below this, a tenth of the run is too few steps for a median.
-LEAST_STEPS_FOR_DRIFT = 100
 
 Array = NDArray[np.float64]
 
@@ -113,17 +108,21 @@ def relative_gap(curves: PairCurves) -> Array:
 
 
 def diverged_runs(comparison: Comparison, arm: Arm) -> list[tuple[PairCurves, rule.Divergence]]:
-    """Pairs of `arm` that left their baseline, by the block rule; the floor at the same start sets the threshold."""
+    """Pairs of `arm` that left their baseline, by the block rule; the floor at the same start sets the threshold.
+
+    The floor of a long screen is the screen's, at the same share of the run: four quarters stand for a hundred blocks.
+    """
     found = []
     for fraction in comparison.fractions:
-        floors = [rule.gap_blocks(relative_gap(curves)) for curves in curves_of(comparison, "floor", fraction)]
+        own = curves_of(comparison, "floor", fraction)
+        floors = [rule.gap_blocks(relative_gap(curves)) for curves in own or comparison.floor_curves]
         penalty = 0.0 if comparison.serve == "fp8" else forward_penalty(comparison, fraction, arm) or 0.0
         for curves in curves_of(comparison, arm, fraction):
             gap = relative_gap(curves)
             if gap.size < rule.QUARTERS:
                 continue
             blocks = rule.gap_blocks(gap)
-            levels = [floor for floor in floors if floor.size == blocks.size]
+            levels = [floor.repeat(blocks.size // floor.size) for floor in floors if blocks.size % floor.size == 0]
             tau = rule.floor_level(np.array(levels)) if levels else np.zeros(blocks.size)
             limits = rule.threshold(comparison.margin, tau, len(levels), penalty)
             if (verdict := rule.divergence(blocks, limits)) is not None:
@@ -174,68 +173,13 @@ def _candidates(comparison: Comparison) -> Iterable[PairCurves]:
     return (curves for curves in comparison.curves if curves.arm == "candidate")
 
 
-def _longest(comparison: Comparison) -> int:
+def longest_run(comparison: Comparison) -> int:
     return max((curves.candidate.steps.size for curves in _candidates(comparison)), default=0)
 
 
 def no_spike_history(comparison: Comparison) -> str | None:
-    longest = _longest(comparison)
-    return f"a run of {longest} steps has no {HISTORY} steps before a spike" if 0 < longest <= HISTORY else None
-
-
-def no_drift_window(comparison: Comparison) -> str | None:
-    if comparison.design == "screen":
-        return "a screen is too short for a trend; it never acquits"
-    if 0 < _longest(comparison) < LEAST_STEPS_FOR_DRIFT:
-        return f"a run of fewer than {LEAST_STEPS_FOR_DRIFT} steps is too short for a trend"
-    return None
-
-
-def no_widening(comparison: Comparison) -> Results:
-    """The gap does not grow from 50–60 % of the run to its last 10 % on its way past the margin."""
-    results = []
-    for endpoint in comparison.primary:
-        for fraction in comparison.fractions:
-            cell = comparison.cell("candidate", endpoint, fraction)
-            found = _drift(comparison, cell) if cell else None
-            if found:
-                results.append(_judged_drift(found, comparison.margin_of(endpoint), fraction))
-    # One pair has no trend to bound; pairs that should be there and are not show as TRUNCATED.
-    return results or [CheckResult("no_widening", "skipped", "fewer than two whole pairs to take a trend from", advisory=True)]
-
-
-def _drift(comparison: Comparison, cell: Cell) -> Drift | None:
-    """Trend over the pairs of a cell whose curves are whole; None with fewer than two."""
-    finals = {delta.pair: delta.value for delta in cell.deltas}
-    gaps = {curves.pair: relative_gap(curves) for curves in curves_of(comparison, "candidate", cell.fraction)}
-    growth = {pair: widening(gap) for pair, gap in gaps.items() if pair in finals and gap.size >= LEAST_STEPS_FOR_DRIFT}
-    whole = [pair for pair, value in growth.items() if np.isfinite(value) and np.isfinite(finals[pair])]
-    if len(whole) < 2:
-        return None
-    growths, final = np.array([growth[p] for p in whole]), np.array([finals[p] for p in whole])
-    return drift(growths, final, HORIZON, cell.sampling_error or 0.0)
-
-
-def _judged_drift(found: Drift, margin: float, fraction: float | None) -> CheckResult:
-    grown, projected = found.widening, found.projected
-    summary = (
-        f"gap grew by {percent(grown.mean)} (from {percent(grown.lower)}) between 50–60 % and the last 10 % of the run; "
-        f"projected to {found.horizon:g} × the run {percent(projected.mean)}, at most {percent(projected.upper)}"
-    )
-    widens = grown.lower > 0 and projected.mean > margin
-    if not widens:
-        summary += f": the scope ends at {f'{found.horizon:g} × the run' if projected.upper < margin else 'the tokens run'}"
-    return CheckResult(
-        "no_widening",
-        "inconclusive" if widens else "pass",
-        summary,
-        "WIDENING" if widens else "",
-        measured=projected.mean,
-        limit=margin,
-        unit="relative",
-        interval=(projected.lower, projected.upper),
-        fraction=fraction,
-    )
+    steps = longest_run(comparison)
+    return f"a run of {steps} steps has no {HISTORY} steps before a spike" if 0 < steps <= HISTORY else None
 
 
 CHECKS = (
@@ -244,5 +188,4 @@ CHECKS = (
     Check("no_crash", no_crash, (RUNS,)),
     Check("not_diverged", not_diverged, (PAIRS,)),
     Check("spikes", spikes, (PAIRS,), skip=no_spike_history),
-    Check("no_widening", no_widening, (PAIRS,), skip=no_drift_window),
 )

@@ -70,7 +70,7 @@ def compare(plan: Plan, design: DesignName, jobs: Sequence[Job], records: Mappin
 
 def planned_pairs(plan: Plan, design: DesignName) -> int:
     """Pairs per fraction that the plan asks for."""
-    if design == "screen":
+    if design in ("screen", "long_screen"):
         return plan.design.screen.data_orders if plan.design.screen else 0
     chosen = plan.design.branch if design == "branch" else plan.design.scratch
     return chosen.pairs if chosen else 0
@@ -78,8 +78,9 @@ def planned_pairs(plan: Plan, design: DesignName) -> int:
 
 def _fractions(plan: Plan, design: DesignName, jobs: Sequence[Job]) -> tuple[float | None, ...]:
     """The design's starts. A screen's come from the plan, so that a fraction without jobs is missed."""
-    if design == "screen" and plan.design.screen:
-        return plan.design.screen.fractions
+    screen = plan.design.screen
+    if screen and design in ("screen", "long_screen"):
+        return screen.fractions if design == "screen" else (screen.long_fraction,)
     found = {job.role.fraction for job in jobs}
     return tuple(sorted(found, key=lambda fraction: fraction or 0.0)) or (None,)
 
@@ -181,7 +182,7 @@ def _decays(job: Job) -> bool:
     task = _train(job)
     if task.cooldown:
         return task.cooldown.start + task.cooldown.num_steps <= task.last_step
-    return job.role.design != "screen" and task.last_step >= task.training.num_steps
+    return job.role.design not in ("screen", "long_screen") and task.last_step >= task.training.num_steps
 
 
 def _primary(plan: Plan, jobs: Sequence[Job]) -> tuple[Endpoint, ...]:

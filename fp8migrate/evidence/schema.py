@@ -62,6 +62,19 @@ class PairCurves:
 
 
 @dataclass(frozen=True)
+class Growth:
+    """How much further apart the same pairs are over 4K steps than over K: value = gap(4K) − gap(K), one for each pair.
+
+    sampling_error: of the mean, from the held-out documents; None where either gap's is unknown.
+    """
+
+    endpoint: Endpoint
+    pairs: tuple[int, ...]
+    values: tuple[float, ...]
+    sampling_error: float | None
+
+
+@dataclass(frozen=True)
 class RunFact:
     """How one run of the comparison ended. `expected_last_step` against `outcome.last_step` tells a cut run.
 
@@ -99,6 +112,8 @@ class Comparison:
     primary: the endpoints that decide: validation_loss (and validation_loss_fp8 where the model is served in FP8), or
     training_loss where the runs validate nothing. uniform_loss: of a model that knows nothing, nats per token.
     first_step, last_step: of the last fraction's runs; tokens: that each run trained on.
+    Of a long screen alone: growth: of its gaps over those of the screen, at each primary endpoint; floor_curves: the screen's
+    floor pairs at the same start, since it runs no floor of its own.
     """
 
     design: DesignName
@@ -127,6 +142,8 @@ class Comparison:
     uniform_loss: float | None = None
     first_step: int = 0
     last_step: int = 0
+    growth: tuple[Growth, ...] = ()
+    floor_curves: tuple[PairCurves, ...] = ()
 
     def margin_of(self, endpoint: Endpoint) -> float:
         """serve_margin for what a model served in FP8 shows, else the margin (PARITY.md 3)."""

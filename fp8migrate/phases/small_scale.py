@@ -3,12 +3,13 @@
 from fp8migrate.checks import judge_baseline, judge_comparison
 from fp8migrate.checks.schema import CheckResult
 from fp8migrate.evidence.baseline import baseline_evidence
+from fp8migrate.evidence.growth import with_growth
 from fp8migrate.evidence.pairs import compare
 from fp8migrate.evidence.schema import Comparison
 from fp8migrate.jobs import Cooldown, DesignName, Job
 from fp8migrate.phases.build import JobBuilder, Start, arms_of_pair
 from fp8migrate.phases.schema import Done, Findings, Jobs
-from fp8migrate.plan.schema import BranchDesign, Plan, ScratchDesign, ScreenDesign
+from fp8migrate.plan.schema import LONG_SCREEN_FACTOR, BranchDesign, Plan, ScratchDesign, ScreenDesign
 from fp8migrate.plan.shrink import shrink, shrunk_training
 
 
@@ -25,9 +26,11 @@ class SmallScale:
             if findings.missing(wanted):
                 return Jobs(wanted, _because(design))
             comparison = compare(plan, design, jobs, findings.records)
+            if design == "long_screen":
+                comparison = with_growth(comparison, screen=comparisons[-1])
             comparisons.append(comparison)
             results += judge_comparison(comparison)
-            # A conviction is final: no later pairs could turn it into a pass.
+            # A conviction is final: no later or longer pairs could turn it into a pass.
             if any(result.status == "fail" and not result.advisory for result in results):
                 break
         if trunk is not None:
@@ -81,6 +84,8 @@ def designs(plan: Plan, builder: JobBuilder, trunk: Job | None) -> list[tuple[De
     design, found = plan.design, list[tuple[DesignName, tuple[Job, ...]]]()
     if design.screen and trunk:
         found.append(("screen", screen_jobs(plan, builder, trunk, design.screen)))
+    if design.long_screen and trunk:
+        found.append(("long_screen", long_screen_jobs(plan, builder, trunk, design.long_screen)))
     if design.branch and trunk:
         found.append(("branch", branch_jobs(plan, builder, trunk, design.branch)))
     if design.scratch:
@@ -104,6 +109,25 @@ def screen_jobs(plan: Plan, builder: JobBuilder, trunk: Job, screen: ScreenDesig
                 fraction=fraction,
                 cooldown=Cooldown(start=first, num_steps=screen.num_steps),
             )
+    return tuple(jobs)
+
+
+def long_screen_jobs(plan: Plan, builder: JobBuilder, trunk: Job, screen: ScreenDesign) -> tuple[Job, ...]:
+    """The screen's pairs at one fraction once more, over 4K: same start, same data orders, cooled over the whole 4K."""
+    first = start_step(plan, screen.long_fraction)
+    place, length = screen.fractions.index(screen.long_fraction), LONG_SCREEN_FACTOR * screen.num_steps
+    jobs: list[Job] = []
+    for pair in range(screen.data_orders):
+        jobs += builder.pair(
+            "long_screen",
+            pair,
+            ("baseline", "candidate"),
+            start=Start(first, trunk),
+            last_step=first + length,
+            data_order=builder.data_order("screen", place * screen.data_orders + pair),
+            fraction=screen.long_fraction,
+            cooldown=Cooldown(start=first, num_steps=length),
+        )
     return tuple(jobs)
 
 
@@ -141,6 +165,7 @@ def scratch_jobs(plan: Plan, builder: JobBuilder, scratch: ScratchDesign) -> tup
 def _because(design: DesignName) -> str:
     reasons = {
         "screen": "short cooled screens from a BF16 trunk: they convict cheaply",
+        "long_screen": "one start of the screen again over four times the steps: does the gap grow?",
         "branch": "pairs from one BF16 checkpoint to the end of the schedule",
         "scratch": "pairs from initial weights over the whole schedule",
     }

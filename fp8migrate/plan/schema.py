@@ -18,6 +18,10 @@ NAMED_MARGINS = {"standard": 0.0025, "strict": 0.0010, "fp4": 0.010}
 MIN_PAIRS_TO_PASS = 4
 
 
+# PARITY.md 5: one fraction of a screen also runs this many times as long.
+LONG_SCREEN_FACTOR = 4
+
+
 class InconsistentError(ValueError):
     """Settings that do not go together: for each problem the key (relative to the model, dotted) and what is wrong with it."""
 
@@ -121,7 +125,10 @@ class Candidate(Settings):
 
 
 class ScreenDesign(Settings):
-    """Short cooled branches from several fractions of a BF16 trunk. Can convict, never acquit (PARITY.md 2)."""
+    """Short cooled branches from several fractions of a BF16 trunk. Can convict, never acquit (PARITY.md 2).
+
+    Where the plan has no longer pairs, one fraction also runs 4K steps, to see whether the gap grows (PARITY.md 5).
+    """
 
     fractions: tuple[Fraction, ...] = Field(
         (0.3, 0.6, 0.9), min_length=1, description="of the BF16 trunk where screens start; rising"
@@ -134,6 +141,15 @@ class ScreenDesign(Settings):
         if list(self.fractions) != sorted(set(self.fractions)):
             raise InconsistentError({"fractions": "must rise, each named once"})
         return self
+
+    @property
+    def long_fraction(self) -> float:
+        """The fraction that also runs 4K: the middle one, of two the earlier.
+
+        Early pairs scatter too much for four of them to bound the growth below half a margin (PARITY.md 1: SD 0.03 to 0.33 %
+        at a sixth of the run, 0.01 to 0.02 % at half of it); at the last fraction little learning rate is left to drift with.
+        """
+        return self.fractions[(len(self.fractions) - 1) // 2]
 
 
 class BranchDesign(Settings):
@@ -166,6 +182,11 @@ class Design(Settings):
         if not (self.screen or self.branch or self.scratch):
             raise InconsistentError({"": "a design needs at least one of screen, branch, scratch"})
         return self
+
+    @property
+    def long_screen(self) -> ScreenDesign | None:
+        """The screen of which one fraction also runs 4K, where it is the last word: longer pairs tell more about drift."""
+        return None if self.branch or self.scratch else self.screen
 
 
 class Parity(Settings):

@@ -82,8 +82,12 @@ def gap(comparison: Comparison, cell: Cell) -> Gap:
 
 
 def margin_of(comparison: Comparison, endpoint: Endpoint) -> float | None:
-    """The margin an endpoint is held against; None for one that is told and not judged."""
-    return comparison.margin_of(endpoint) if endpoint in comparison.primary else None
+    """The margin an endpoint is held against; None for one that is told and not judged.
+
+    Of a long screen the growth of the gap is judged, which stands among the checks; the gap itself is told.
+    """
+    judged = comparison.design != "long_screen" and endpoint in comparison.primary
+    return comparison.margin_of(endpoint) if judged else None
 
 
 def gaps(comparison: Comparison) -> tuple[Gap, ...]:

@@ -15,6 +15,7 @@ VERDICT_MARKS = {"PASS": "✅", "FAIL": "❌", "INCONCLUSIVE": "⚠️", "SCREEN
 MAX_ROWS = 12
 MAX_CANDIDATE_ROWS = 5
 MAX_ITEMS = 7
+_SCREENS_LAST = {"screen": 1, "long_screen": 2}
 # What Markdown, GitHub's mathematics or HTML would take for markup.
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#$!])")
 _LIST_START = re.compile(r"^([-+](?=\s|$)|[-=](?=[-=])|\d+(?=[.)](?:\s|$)))")
@@ -76,7 +77,7 @@ def _phases(report: Report) -> list[str]:
 def _endpoints(report: Report) -> list[str]:
     """What is judged comes first, of the design that says most; of each positive control its clearest row."""
     rows: list[tuple[str, Gap]] = []
-    for title, comparison in sorted(view.titled(report), key=lambda one: one[1].design == "screen"):
+    for title, comparison in sorted(view.titled(report), key=lambda one: _SCREENS_LAST.get(one[1].design, 0)):
         found = [gap for gap in gaps(comparison) if gap.pairs]
         shown = [gap for gap in found if gap.arm == "candidate"]
         shown.sort(key=lambda gap: gap.margin is None)

@@ -38,6 +38,7 @@ DESIGN_WORDS: Mapping[DesignName, str] = {
     "baseline": "Baseline",
     "integration": "Integration",
     "screen": "Screen",
+    "long_screen": "Long screen",
     "branch": "Branch",
     "scratch": "From scratch",
 }

@@ -45,10 +45,6 @@ def test_a_sound_recipe_passes(design: DesignName) -> None:
     assert "4 pairs" in found.why
 
 
-def test_a_screen_is_screened_and_never_passes() -> None:
-    assert verdict(design="screen").name == "SCREENED"
-
-
 def test_a_real_gap_within_the_margin_is_said() -> None:
     found = verdict(Scenario(gap=0.001, tau=0.0003))
     assert (found.name, found.code) == ("PASS", "REAL_BUT_ACCEPTABLE")

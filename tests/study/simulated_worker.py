@@ -30,7 +30,7 @@ def write(writer: RunWriter, record: Record) -> None:
 
 
 def main(directory: Path, scenario_file: Path) -> int:
-    scenario, seed = pickle.loads(scenario_file.read_bytes())  # noqa: S301 - written by the test
+    scenario, seed = pickle.loads(scenario_file.read_bytes())
     writer = RunWriter(directory)
     writer.lock()
     job = writer.run.job

@@ -78,8 +78,11 @@ def test_too_few_pairs_never_pass(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_screens_alone_are_screened_and_convict_early(tmp_path: Path) -> None:
     screen = {"screen": {"fractions": [0.4, 0.8], "num_steps": 60, "data_orders": 4}}
-    sound = study(tmp_path / "sound", Scenario(), design=screen).report
+    sound = study(tmp_path / "sound", Scenario(tau=0.0002), design=screen).report
     assert sound.verdict.name == "SCREENED"
+    assert [comparison.design for comparison in sound.comparisons] == ["screen", "long_screen"]
+    widening = study(tmp_path / "widening", Scenario(tau=0.0002, long_gap=MARGIN), design=screen).report
+    assert (widening.verdict.name, widening.verdict.code) == ("INCONCLUSIVE", "WIDENING")
     with_pairs = screen | {"branch": {"at": 0.5, "pairs": 4}}
     bad = study(tmp_path / "bad", Scenario(gap=4 * MARGIN), design=with_pairs).report
     assert (bad.verdict.name, bad.verdict.code) == ("FAIL", "GAP")

@@ -15,10 +15,10 @@ from fp8migrate.errors import InfrastructureError, UserError
 from fp8migrate.jobs import Job
 from fp8migrate.plan.schema import PythonSourceData
 from fp8migrate.records.parent import exit_with_parent
-from fp8migrate.records.schema import Outcome
+from fp8migrate.records.schema import Environment, Outcome
 from fp8migrate.records.writer import RunWriter
 from fp8migrate.worker.data import load_corpus
-from fp8migrate.worker.probe import probe
+from fp8migrate.worker.probe import probe, source_sha256
 from fp8migrate.worker.runtime import StopSignal, choose_device, make_deterministic
 from fp8migrate.worker.speed import seconds_per_step
 from fp8migrate.worker.tasks import TASKS, TaskContext
@@ -60,6 +60,7 @@ def run_job(directory: Path, start: Path | None) -> int:
     writer = RunWriter(directory)
     writer.lock()
     job = writer.run.job
+    demand_unchanged(writer.run.environment)
     make_deterministic(job.threads)
     device = choose_device(job.device)
     corpus = load_corpus(job.task.data)
@@ -80,6 +81,17 @@ def run_job(directory: Path, start: Path | None) -> int:
     elapsed = time.monotonic() - started
     writer.finish(outcome.model_copy(update={"exit_code": code, "wall_seconds": elapsed}))
     return code
+
+
+def demand_unchanged(planned: Environment) -> None:
+    """A run is recorded under the code and the torch that its engine found. Raises InfrastructureError where they changed."""
+    found = {"fp8migrate's own training code": source_sha256(), "torch": torch.__version__}
+    wanted = {"fp8migrate's own training code": planned.source_sha256, "torch": planned.torch}
+    changed = [what for what in found if found[what] != wanted[what]]
+    if changed:
+        raise InfrastructureError(
+            f"{' and '.join(changed)} changed while the plan was running", next_step="Run the plan again."
+        )
 
 
 if __name__ == "__main__":

@@ -19,10 +19,11 @@ from fp8migrate.records.schema import Outcome, RunFile
 from fp8migrate.records.writer import RunWriter, load_run_file, save_run_file
 from fp8migrate.worker.data import Corpus, load_corpus
 from fp8migrate.worker.data.sampling import ValidationSet, validation_set
+from fp8migrate.worker.probe import source_sha256
 from fp8migrate.worker.runtime import make_deterministic
 from fp8migrate.worker.tasks import TASKS, TaskContext
 from fp8migrate.worker.tasks.train import TrainingState, build
-from tests.engine.stage import ENVIRONMENT
+from tests.engine.stage import ENVIRONMENT as SOMEWHERE
 
 MODEL = LlamaModel(num_layers=2, hidden_size=32, num_heads=2, num_kv_heads=1, ffn_hidden_size=64)
 DATA = PythonSourceData(validation_tokens=1024)
@@ -30,6 +31,8 @@ TRAINING = Training(
     num_steps=24, sequence_length=16, micro_batch_size=2, global_batch_size=4, learning_rate=1e-2, warmup_steps=4
 )
 CPU = torch.device("cpu")
+# A worker refuses runs that were planned under other code than its own.
+ENVIRONMENT = SOMEWHERE.model_copy(update={"source_sha256": source_sha256(), "torch": torch.__version__})
 
 BF16 = Precision()
 OFF = Precision(backend="emulated", recipe=None)

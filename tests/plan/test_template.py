@@ -9,7 +9,6 @@ from fp8migrate.errors import ExitCode, PlanError
 from fp8migrate.plan.digest import plan_digest
 from fp8migrate.plan.load import LoadedPlan, load_plan
 from fp8migrate.plan.problems import plan_schema
-from fp8migrate.plan.schema import
 from fp8migrate.plan.template import starting_plan
 
 TEXT = starting_plan("my-plan")

@@ -280,6 +280,8 @@ class Plan(Settings):
             )
         if self.candidate.recipe.kind == "bf16" and self.parity.require_fp8:
             problems["candidate.recipe"] = "bf16 is an A/A test: say parity.require_fp8: false, or choose an FP8 recipe"
+        if self.candidate.recipe.kind == "bf16" and self.parity.serve == "fp8":
+            problems["parity.serve"] = "fp8 cannot be judged in an A/A test, which has no FP8 forward: say bf16"
         if problems:
             raise InconsistentError(problems)
         return self

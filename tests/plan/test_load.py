@@ -1,6 +1,7 @@
 """Every message that a plan can be refused with, word for word, and what is read from one that is not."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from fp8migrate.errors import ExitCode, PlanError
 from fp8migrate.plan.load import LoadedPlan, load_plan
+from fp8migrate.plan.template import starting_plan
 from tests.plan.conftest import GOOD
 
 Refusal = Callable[[str | bytes], str]
@@ -545,3 +547,12 @@ def test_any_damage_to_a_good_plan_gives_a_plan_or_a_plan_error(tmp_path: Path, 
     content = GOOD.encode()
     result = outcome(tmp_path / "plan.yaml", content[:at] + noise + content[at + cut :])
     assert isinstance(result, LoadedPlan | PlanError)
+
+
+def test_an_a_a_test_cannot_be_served_in_fp8(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(starting_plan("aa").replace("kind: delayed", "kind: bf16", 1).replace("serve: bf16", "serve: fp8"))
+    lines = [line for line in path.read_text().splitlines() if not re.match(r" +(amax_|margin: 0|format: hybrid)", line)]
+    path.write_text("\n".join(lines).replace("require_fp8: true", "require_fp8: false"))
+    with pytest.raises(PlanError, match=r"parity.serve: fp8 cannot be judged in an A/A test"):
+        load_plan(path)

@@ -51,7 +51,7 @@ def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
         # From before the first job to well into several; the probe alone takes some seconds.
         time.sleep(generator.uniform(0.5, 12.0))
         os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+        process.communicate()
     last = start(killed)
     _, errors = last.communicate(timeout=600)
     assert last.returncode == 4, errors.decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -222,6 +223,11 @@ def _guarded() -> Iterator[None]:
     except UserError as error:
         typer.echo(f"fp8migrate: {error}", err=True)
         raise typer.Exit(error.exit_code) from None
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        typer.echo(f"fp8migrate: the output cannot be written: {error.strerror}", err=True)
+        raise typer.Exit(ExitCode.INFRASTRUCTURE) from None
     except KeyboardInterrupt:
         typer.echo("fp8migrate: stopped by Ctrl-C", err=True)
         raise typer.Exit(ExitCode.INFRASTRUCTURE) from None

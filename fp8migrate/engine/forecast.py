@@ -75,6 +75,8 @@ def forecast(plan: Plan, environment: Environment, trainer: Trainer | None, gpu:
         jobs = tuple({job.digest: job for job in phase.planned(plan, findings)}.values())
         speed = gpu_speed(gpu) if gpu else _measured(jobs, phases, environment, trainer, notes)
         phases.append(PhaseForecast(phase.name, jobs, estimate(jobs, speed)))
+    if plan.budget.gpu_hours is not None and gpu is None and environment.device == "cpu":
+        notes.append("budget.gpu_hours bounds GPUs only: nothing is refused on this CPU")
     check_budget([phase.cost for phase in phases], plan.budget.gpu_hours)
     return Forecast(tuple(phases), _designs(plan), tuple(notes))
 
@@ -115,7 +117,9 @@ def _measured(
         return None
     flops = flops_per_token(job.task.model, training.sequence_length) * training.tokens_per_step
     unit: Unit = "GPU-hours" if environment.device == "cuda" else "CPU-hours"
-    return measured_speed(flops, seconds, unit, environment.device_name)
+    model = job.task.model
+    basis = f"{environment.device_name}, {model.num_layers} layers of hidden size {model.hidden_size}"
+    return measured_speed(flops, seconds, unit, basis)
 
 
 def _designs(plan: Plan) -> tuple[DesignForecast, ...]:

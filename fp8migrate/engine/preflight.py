@@ -4,16 +4,16 @@ from fp8migrate.errors import PlanError
 from fp8migrate.plan.load import LoadedPlan
 from fp8migrate.plan.schema import LlamaModel
 from fp8migrate.plan.shrink import shrink
-from fp8migrate.sizing.flops import gemm_sites, resolve_filters
+from fp8migrate.sizing.flops import bf16_sites, gemm_sites
 
 
 def preflight(loaded: LoadedPlan) -> None:
-    """Raise PlanError with file and line where a filter names no layer, or the model cannot be shrunk as asked.
+    """Raise PlanError with file and line where a filter names no layer, nothing is left for FP8, or the model cannot be shrunk.
 
     A filter that matches nothing leaves a layer in FP8 that its author believes to be in BF16.
     """
     plan = loaded.plan
-    _refuse_unmatched(loaded, plan.model, "the model")
+    _refuse_filters(loaded, plan.model, "the model")
     try:
         small = shrink(plan.model, plan.phases.small_scale.shrink)
     except PlanError as error:
@@ -22,15 +22,24 @@ def preflight(loaded: LoadedPlan) -> None:
             where=f"{loaded.where('phases.small_scale.shrink')}: phases.small_scale.shrink",
             next_step=error.next_step,
         ) from error
-    _refuse_unmatched(loaded, small, f"the model shrunk to {small.num_layers} layers")
+    _refuse_filters(loaded, small, f"the model shrunk to {small.num_layers} layers")
 
 
-def _refuse_unmatched(loaded: LoadedPlan, model: LlamaModel, words: str) -> None:
-    linear = [site.name for site in gemm_sites(model, loaded.plan.training.sequence_length) if site.is_linear]
-    unmatched = resolve_filters(linear, loaded.plan.candidate.keep_bf16).unmatched
+def _refuse_filters(loaded: LoadedPlan, model: LlamaModel, words: str) -> None:
+    training, parity = loaded.plan.training, loaded.plan.parity
+    sites = gemm_sites(model, training.sequence_length)
+    linear = [site.name for site in sites if site.is_linear]
+    kept, unmatched = bf16_sites(sites, loaded.plan.candidate.keep_bf16, training.micro_batch_size * training.sequence_length)
     if unmatched:
         raise PlanError(
             f"candidate.keep_bf16: {', '.join(unmatched)} matches no layer of {words}",
             where=loaded.where("candidate.keep_bf16"),
             next_step=f"Layers are named like {linear[0]}; lm_head, first_layer and last_layer are names too; * matches all.",
+        )
+    if parity.require_fp8 and all(name in kept for name in linear):
+        reasons = "; ".join(sorted({kept[name] for name in linear}))
+        raise PlanError(
+            f"every layer of {words} stays in BF16 ({reasons}): nothing is left to judge",
+            where=loaded.where("candidate.keep_bf16"),
+            next_step="Keep fewer layers, or change the shapes; for an A/A test say candidate.recipe: {kind: bf16}.",
         )

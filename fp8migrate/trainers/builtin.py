@@ -16,6 +16,8 @@ from fp8migrate.records.log_tail import last_words
 from fp8migrate.records.schema import Environment
 
 _PROBE_TIMEOUT_SECONDS = 600
+# A step that has not ended by then is no step to plan a run of minutes with; the estimate then says that it was not measured.
+_SPEED_TIMEOUT_SECONDS = 40
 # -P: the current folder is not searched for modules, so that a user's profile.py or datasets/ does not stand in for a real one.
 _WORKER = (sys.executable, "-P", "-m", "fp8migrate.worker")
 
@@ -32,7 +34,7 @@ class Builtin:
 
     def seconds_per_step(self, job: Job) -> float:
         _need_torch()
-        printed = _ask(("speed", "--job", job.model_dump_json()), job.threads)
+        printed = _ask(("speed", "--job", job.model_dump_json()), job.threads, _SPEED_TIMEOUT_SECONDS)
         try:
             return float(printed)
         except ValueError as error:
@@ -69,7 +71,7 @@ def _need_torch() -> None:
         )
 
 
-def _ask(arguments: Sequence[str], threads: int) -> str:
+def _ask(arguments: Sequence[str], threads: int, timeout_seconds: int = _PROBE_TIMEOUT_SECONDS) -> str:
     """The last line that the worker prints. Raises UsageError, InfrastructureError."""
     # What the worker's threads will be is fixed by the plan, whatever this shell says: else its variables would change
     # the environment, and every run would be done again.
@@ -82,11 +84,11 @@ def _ask(arguments: Sequence[str], threads: int) -> str:
             text=True,
             errors="replace",
             env=variables,
-            timeout=_PROBE_TIMEOUT_SECONDS,
+            timeout=timeout_seconds,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise InfrastructureError(f"looking at the machine took longer than {_PROBE_TIMEOUT_SECONDS} s") from error
+        raise InfrastructureError(f"looking at the machine took longer than {timeout_seconds} s") from error
     except OSError as error:
         raise InfrastructureError(f"cannot be started: {error.strerror}", where=sys.executable) from error
     if ended.returncode != 0:

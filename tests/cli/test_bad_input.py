@@ -18,6 +18,7 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
     "an absolute name": (TINY_PLAN.replace("name: tiny", "name: /etc/passwd").encode(), "plan.yaml:1: name"),
     "a repeated key": (b"name: a\n" + TINY_PLAN.encode(), "name"),
     "a wrong type": (TINY_PLAN.replace("num_steps: 24", "num_steps: many").encode(), "num_steps"),
+    "nothing left for FP8": (TINY_PLAN.replace("[lm_head]", '["*"]').encode(), "nothing is left to judge"),
     "a filter that matches nothing": (TINY_PLAN.replace("[lm_head]", "[output]").encode(), "matches no layer"),
 }
 

@@ -113,3 +113,16 @@ def test_a_second_run_of_the_same_plan_is_refused_while_the_first_goes_on(
     finally:
         first.terminate()
         assert first.wait(60) == 5
+
+
+def test_a_full_disk_behind_standard_output_is_infrastructure(tiny: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "fp8migrate", "plan", str(tiny), "--gpu", "H100 SXM5"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (ended.returncode, "Traceback" in ended.stderr) == (5, False)
+    assert "cannot be written" in ended.stderr

@@ -229,5 +229,5 @@ def _guarded() -> Iterator[None]:
         typer.echo(f"fp8migrate: the output cannot be written: {error.strerror}", err=True)
         raise typer.Exit(ExitCode.INFRASTRUCTURE) from None
     except KeyboardInterrupt:
-        typer.echo("fp8migrate: stopped by Ctrl-C", err=True)
+        typer.echo("fp8migrate: stopped by Ctrl-C\nNothing is lost: give the same command again.", err=True)
         raise typer.Exit(ExitCode.INFRASTRUCTURE) from None

@@ -142,7 +142,7 @@ RANKED: tuple[Row, ...] = (
         "NO_SENSITIVITY",
         "INCONCLUSIVE",
         "The design did not convict a recipe known to be bad, so its silence proves nothing.",
-        "Run longer or with more pairs until the bad recipe is convicted.",
+        "Run longer or with more pairs (a PASS needs at least 4) until the bad recipe is convicted.",
     ),
     Row(
         "TOO_FEW_PAIRS",

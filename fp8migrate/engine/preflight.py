@@ -1,9 +1,10 @@
-"""What a plan says that cannot be carried out, found before anything runs: it needs the model's layers, not the machine."""
+"""What a plan says that cannot be carried out, found before anything runs."""
 
 from fp8migrate.errors import PlanError
 from fp8migrate.plan.load import LoadedPlan
 from fp8migrate.plan.schema import LlamaModel
 from fp8migrate.plan.shrink import shrink
+from fp8migrate.records.schema import Environment
 from fp8migrate.sizing.flops import bf16_sites, gemm_sites
 
 
@@ -23,6 +24,17 @@ def preflight(loaded: LoadedPlan) -> None:
             next_step=error.next_step,
         ) from error
     _refuse_filters(loaded, small, f"the model shrunk to {small.num_layers} layers")
+
+
+def refuse_more_data_than_there_is(loaded: LoadedPlan, environment: Environment) -> None:
+    """Raise PlanError where a plan asks to be validated on more tokens than are held out: fewer would be used unsaid."""
+    wanted, there = loaded.plan.data.validation_tokens, environment.held_out_tokens
+    if there is not None and wanted > there:
+        raise PlanError(
+            f"data.validation_tokens {wanted} is more than the {there} tokens held out here",
+            where=loaded.where("data.validation_tokens"),
+            next_step=f"Ask for at most {there}.",
+        )
 
 
 def _refuse_filters(loaded: LoadedPlan, model: LlamaModel, words: str) -> None:

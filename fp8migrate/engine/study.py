@@ -11,7 +11,7 @@ from fp8migrate.engine.bundle import check_bundle, write_bundle
 from fp8migrate.engine.forecast import forecast
 from fp8migrate.engine.observer import Observer
 from fp8migrate.engine.pipeline import PhaseOutcome, PipelineResult, run_pipeline
-from fp8migrate.engine.preflight import preflight
+from fp8migrate.engine.preflight import preflight, refuse_more_data_than_there_is
 from fp8migrate.engine.scheduler import GO_ON, Interrupted
 from fp8migrate.engine.stop_requests import StopRequests
 from fp8migrate.engine.workspace import Workspace
@@ -55,9 +55,12 @@ def run_study(
     with Workspace.open(reports / plan.name) as workspace:
         workspace.write(PLAN_COPY, loaded.text)
         environment = _look_at_machine(loaded, trainer, observer)
+        refuse_more_data_than_there_is(loaded, environment)
         if plan.budget.gpu_hours is not None and environment.device == "cuda":
             observer.message("measuring a step, to hold the plan against its budget")
             forecast(plan, environment, trainer)
+        elif plan.budget.gpu_hours is not None:
+            observer.message("budget.gpu_hours bounds GPUs only: nothing is refused on this CPU")
         phases = phases_until(only)
         if only is not None:
             _demand_earlier(loaded, workspace, trainer, phases[:-1], environment, force)
@@ -80,7 +83,7 @@ def _look_at_machine(loaded: LoadedPlan, trainer: Trainer, observer: Observer) -
 
 
 def report_study(loaded: LoadedPlan, reports: Path, observer: Observer, *, force: bool = False) -> Study:
-    """The report of what is there, without running anything. Phases without finished runs are reported as not run."""
+    """The report of what is there, without running anything. A phase that cannot be assessed is not run, and why."""
     plan = loaded.plan
     with Workspace.open_to_read(reports / plan.name) as workspace:
         trainer = trainer_for(plan)
@@ -96,7 +99,7 @@ def report_study(loaded: LoadedPlan, reports: Path, observer: Observer, *, force
             assert missing is not None
             raise missing
         observer.message("writing the report")
-        return _write(loaded, workspace, found)
+        return _write(loaded, workspace, found, missing)
 
 
 def plan_of(path: Path, reports: Path) -> LoadedPlan:
@@ -143,7 +146,8 @@ def _reason(results: Sequence[CheckResult]) -> str:
     return bad[0].summary if bad else "not everything that it needs was judged"
 
 
-def _write(loaded: LoadedPlan, workspace: Workspace, result: PipelineResult) -> Study:
+def _write(loaded: LoadedPlan, workspace: Workspace, result: PipelineResult, missing: UsageError | None = None) -> Study:
+    """missing: why the phase after the last assessed one could not be assessed."""
     plan = loaded.plan
     outcomes: dict[str, PhaseOutcome] = {outcome.name: outcome for outcome in result.phases}
     report = build_report(
@@ -151,7 +155,7 @@ def _write(loaded: LoadedPlan, workspace: Workspace, result: PipelineResult) -> 
         loaded.text,
         {phase.name: outcomes[phase.name].done if phase.name in outcomes else None for phase in PHASES},
         result.environment,
-        notes={phase.name: _not_run(phase.name, result) for phase in PHASES if phase.name not in outcomes},
+        notes={phase.name: _not_run(result, missing) for phase in PHASES if phase.name not in outcomes},
         wall_seconds={name: outcome.job_seconds for name, outcome in outcomes.items()},
         reproduce=_reproduce(loaded, result.environment),
         forced=result.forced,
@@ -161,11 +165,11 @@ def _write(loaded: LoadedPlan, workspace: Workspace, result: PipelineResult) -> 
     return Study(report, write_all(report, workspace.root))
 
 
-def _not_run(name: str, result: PipelineResult) -> str:
+def _not_run(result: PipelineResult, missing: UsageError | None) -> str:
     last = result.phases[-1]
     if last.state != "passed" and not last.forced:
         return f"not run: the phase {last.name} is {last.state}"
-    return "not run yet"
+    return "not run yet" if missing is None else f"not assessed: {missing.where}: {missing.what}"
 
 
 def _reproduce(loaded: LoadedPlan, environment: Environment) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ class Environment(Settings):
     bf16_gemm: str = Field(description="how BF16 GEMMs run: native, or float32 over BF16-rounded operands")
     data_sha256: str = Field(description="of the data source's text")
     data_tokens: int
+    held_out_tokens: int | None = Field(None, description="of those, the ones that no run trains on; none where not known")
     variables: dict[str, str] = Field(default_factory=dict, description="NVTE_*, TORCH_*, CUDA_*, NCCL_*, OMP_*, MKL_* as set")
 
 

@@ -44,6 +44,7 @@ def probe(device_name: str, data: PythonSourceData) -> Environment:
         bf16_gemm=gemm_for(device).description,
         data_sha256=corpus.sha256,
         data_tokens=corpus.num_tokens,
+        held_out_tokens=sum(len(text) for _, text in corpus.validation),
         variables=_variables(),
     )
 

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
 
 import torch
@@ -21,7 +21,8 @@ def choose_device(wanted: str) -> torch.device:
 
 def make_deterministic(threads: int) -> None:
     """Same inputs, same bits: fixed thread count, deterministic kernels, no TF32, no reduced-precision sums in BF16 GEMMs."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # Set, not left to the shell: it chooses kernels, and what a shell says would stand in no record.
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.set_num_threads(threads)
     # What use_deterministic_algorithms(True) does, without importing the compiler to tell it too: a second of each job's start.
     torch.set_deterministic_debug_mode("error")
@@ -33,13 +34,9 @@ def make_deterministic(threads: int) -> None:
 
 @dataclass
 class StopSignal:
-    """Whether the run should end after the step at hand: on SIGTERM or SIGINT, or when the engine that started it is gone.
+    """Whether the run should end after the step at hand: a SIGTERM or SIGINT came."""
 
-    A worker that outlived its engine would write into a run directory that a new engine has taken over.
-    """
-
-    parent: int = field(default_factory=os.getppid)
-    received: bool = False
+    requested: bool = False
 
     def listen(self) -> "StopSignal":
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -47,8 +44,4 @@ class StopSignal:
         return self
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.received = True
-
-    @property
-    def requested(self) -> bool:
-        return self.received or os.getppid() != self.parent
+        self.requested = True

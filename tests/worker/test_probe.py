@@ -89,6 +89,7 @@ def test_the_environment_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> Non
     found = probe("cpu", runs.DATA)
     corpus = runs.corpus()
     assert (found.data_sha256, found.data_tokens) == (corpus.sha256, corpus.num_tokens)
+    assert found.held_out_tokens == sum(len(text) for _, text in corpus.validation)
     assert (found.device, found.cuda, found.compute_capability) == ("cpu", None, None)
     assert found.torch == torch.__version__
     assert found.source_sha256 == source_sha256()

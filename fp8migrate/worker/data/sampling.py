@@ -5,7 +5,7 @@ halved between `trunk` (what a trunk trains on) and `unseen` (what branches and 
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,12 +106,6 @@ class TrainingStream:
         order = np.array([self._order(int(p) // self.num_windows)[int(p) % self.num_windows] for p in places])
         starts = order[:, None] * self.sequence_length + np.arange(self.sequence_length + 1)[None, :]
         return self.text[starts]
-
-    def batches(self, first_step: int) -> Iterator[NDArray[np.uint8]]:
-        step = first_step
-        while True:
-            yield self.batch(step)
-            step += 1
 
     def _order(self, turn: int) -> NDArray[np.int64]:
         cached: dict[int, NDArray[np.int64]] = self.__dict__.setdefault("_orders", {})

@@ -70,13 +70,7 @@ def start_steps(plan: Plan) -> set[int]:
     """Steps of the trunk at which a design starts runs."""
     fractions = list(plan.design.screen.fractions) if plan.design.screen else []
     fractions += [plan.design.branch.at] if plan.design.branch else []
-    return {start_step(plan, fraction) for fraction in fractions}
-
-
-def start_step(plan: Plan, fraction: float) -> int:
-    """The step of the schedule at a fraction of it; at least one step from either end."""
-    last = plan.training.num_steps
-    return min(max(1, round(fraction * last)), max(1, last - 1))
+    return {plan.training.step_at(fraction) for fraction in fractions}
 
 
 def designs(plan: Plan, builder: JobBuilder, trunk: Job | None) -> list[tuple[DesignName, tuple[Job, ...]]]:
@@ -97,7 +91,7 @@ def screen_jobs(plan: Plan, builder: JobBuilder, trunk: Job, screen: ScreenDesig
     """K cooled steps from each fraction, `data_orders` pairs each, every pair on a data order of its own."""
     jobs: list[Job] = []
     for place, fraction in enumerate(screen.fractions):
-        first = start_step(plan, fraction)
+        first = plan.training.step_at(fraction)
         for pair in range(screen.data_orders):
             jobs += builder.pair(
                 "screen",
@@ -114,7 +108,7 @@ def screen_jobs(plan: Plan, builder: JobBuilder, trunk: Job, screen: ScreenDesig
 
 def long_screen_jobs(plan: Plan, builder: JobBuilder, trunk: Job, screen: ScreenDesign) -> tuple[Job, ...]:
     """The screen's pairs at one fraction once more, over 4K: same start, same data orders, cooled over the whole 4K."""
-    first = start_step(plan, screen.long_fraction)
+    first = plan.training.step_at(screen.long_fraction)
     place, length = screen.fractions.index(screen.long_fraction), LONG_SCREEN_FACTOR * screen.num_steps
     jobs: list[Job] = []
     for pair in range(screen.data_orders):
@@ -139,7 +133,7 @@ def branch_jobs(plan: Plan, builder: JobBuilder, trunk: Job, branch: BranchDesig
             "branch",
             pair,
             arms_of_pair(plan, pair),
-            start=Start(start_step(plan, branch.at), trunk),
+            start=Start(plan.training.step_at(branch.at), trunk),
             last_step=plan.training.num_steps,
             data_order=builder.data_order("branch", pair),
         )

@@ -107,6 +107,10 @@ class Training(Settings):
             raise InconsistentError(problems)
         return self
 
+    def step_at(self, fraction: float) -> int:
+        """The step of the schedule at a fraction of it; at least one step from either end."""
+        return min(max(1, round(fraction * self.num_steps)), max(1, self.num_steps - 1))
+
     @property
     def tokens_per_step(self) -> int:
         return self.global_batch_size * self.sequence_length
@@ -271,13 +275,13 @@ class Plan(Settings):
     @model_validator(mode="after")
     def consistent(self) -> Self:
         problems = {}
-        screen = self.design.screen
-        # PARITY.md 2: in a shorter screen the effect of the recipe is not in the window.
-        if screen is not None and screen.num_steps < (need := screen_steps_needed(self)):
-            problems["design.screen.num_steps"] = (
-                f"{screen.num_steps} is too short for this recipe and optimizer: it needs {need} "
-                "(the larger of 2 x amax_history_len and 3 / (1 - beta2))"
-            )
+        screen, branch, need = self.design.screen, self.design.branch, steps_needed(self)
+        why = "is too short for this recipe and optimizer: it needs"
+        rule = "(the larger of 2 x amax_history_len and 3 / (1 - beta2))"
+        if screen is not None and screen.num_steps < need:
+            problems["design.screen.num_steps"] = f"{screen.num_steps} {why} {need} {rule}"
+        if branch is not None and (left := self.training.num_steps - self.training.step_at(branch.at)) < need:
+            problems["design.branch.at"] = f"{branch.at:g} leaves {left} steps, which {why} {need} {rule}"
         if self.candidate.recipe.kind == "bf16" and self.parity.require_fp8:
             problems["candidate.recipe"] = "bf16 is an A/A test: say parity.require_fp8: false, or choose an FP8 recipe"
         if self.candidate.recipe.kind == "bf16" and self.parity.serve == "fp8":
@@ -287,8 +291,8 @@ class Plan(Settings):
         return self
 
 
-def screen_steps_needed(plan: Plan) -> int:
-    """K that a screen needs at least (PARITY.md 2)."""
+def steps_needed(plan: Plan) -> int:
+    """K that a screen or a branch needs at least: in a shorter run the recipe's effect is not in the window (PARITY.md 2)."""
     recipe = plan.candidate.recipe
     history = recipe.amax_history_len if isinstance(recipe, DelayedRecipe) else 1
     # The quotient is rounded before the ceiling: 3 / (1 - 0.95) is 60.00000000000005 in binary.

@@ -22,6 +22,7 @@ training:
   global_batch_size: 4
   learning_rate: 1e-2
   warmup_steps: 4
+  beta2: 0.7
 candidate: {backend: emulated, recipe: {kind: current}, keep_bf16: [lm_head]}
 design:
   branch: {at: 0.5, pairs: 2}

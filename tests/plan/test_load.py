@@ -256,6 +256,12 @@ BAD_KEYS = [
     ),
     (
         "  screen: {num_steps: 60}",
+        "  branch: {at: 0.95}",
+        "13: design.branch.at: 0.95 leaves 30 steps, which is too short for this recipe and optimizer: it needs 60 "
+        "(the larger of 2 x amax_history_len and 3 / (1 - beta2))",
+    ),
+    (
+        "  screen: {num_steps: 60}",
         "  floor_pairs: 4",
         "12: design: a design needs at least one of screen, branch, scratch",
     ),

@@ -7,7 +7,7 @@ import orjson
 from pydantic import Field
 
 from fp8migrate.facts.recipes import Recipe
-from fp8migrate.plan.schema import LlamaModel, PythonSourceData, Training
+from fp8migrate.plan.schema import LlamaModel, PolicyRule, PythonSourceData, Training
 from fp8migrate.settings import Settings
 
 Arm = Literal["baseline", "control", "candidate", "floor", "sensitivity"]
@@ -21,6 +21,13 @@ class Precision(Settings):
     backend: Literal["bf16", "emulated"] = "bf16"
     recipe: Recipe | None = Field(None, description="none on the emulated backend: its modules with FP8 switched off (control)")
     keep_bf16: tuple[str, ...] = ()
+    policy: tuple[PolicyRule, ...] = ()
+
+    @property
+    def has_history(self) -> bool:
+        """Whether some scale looks back on earlier passes, so that it must be warmed."""
+        recipes = [self.recipe, *(rule.recipe for rule in self.policy)]
+        return any(recipe is not None and recipe.kind == "delayed" for recipe in recipes)
 
 
 class Cooldown(Settings):

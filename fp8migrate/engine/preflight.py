@@ -5,7 +5,8 @@ from fp8migrate.plan.load import LoadedPlan
 from fp8migrate.plan.schema import LlamaModel
 from fp8migrate.plan.shrink import shrink
 from fp8migrate.records.schema import Environment
-from fp8migrate.sizing.flops import bf16_sites, gemm_sites
+from fp8migrate.sizing.flops import gemm_sites
+from fp8migrate.sizing.policy import resolve_policy
 
 
 def preflight(loaded: LoadedPlan) -> None:
@@ -38,18 +39,21 @@ def refuse_more_data_than_there_is(loaded: LoadedPlan, environment: Environment)
 
 
 def _refuse_filters(loaded: LoadedPlan, model: LlamaModel, words: str) -> None:
-    training, parity = loaded.plan.training, loaded.plan.parity
+    """Filters and rules that match nothing, and plans that leave nothing in FP8, on a model of these layers."""
+    training, candidate = loaded.plan.training, loaded.plan.candidate
     sites = gemm_sites(model, training.sequence_length)
     linear = [site.name for site in sites if site.is_linear]
-    kept, unmatched = bf16_sites(sites, loaded.plan.candidate.keep_bf16, training.micro_batch_size * training.sequence_length)
-    if unmatched:
+    tokens = training.micro_batch_size * training.sequence_length
+    policy = resolve_policy(sites, candidate.recipe, candidate.keep_bf16, candidate.policy, tokens)
+    if policy.unmatched:
+        key = "candidate.keep_bf16" if set(policy.unmatched) & set(candidate.keep_bf16) else "candidate.policy"
         raise PlanError(
-            f"candidate.keep_bf16: {', '.join(unmatched)} matches no layer of {words}",
-            where=loaded.where("candidate.keep_bf16"),
+            f"{key}: {', '.join(policy.unmatched)} matches no layer of {words}",
+            where=loaded.where(key),
             next_step=f"Layers are named like {linear[0]}; lm_head, first_layer and last_layer are names too; * matches all.",
         )
-    if parity.require_fp8 and all(name in kept for name in linear):
-        reasons = "; ".join(sorted({kept[name] for name in linear}))
+    if loaded.plan.parity.require_fp8 and all(name in policy.kept for name in linear):
+        reasons = "; ".join(sorted({policy.kept[name] for name in linear}))
         raise PlanError(
             f"every layer of {words} stays in BF16 ({reasons}): nothing is left to judge",
             where=loaded.where("candidate.keep_bf16"),

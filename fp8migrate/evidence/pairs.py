@@ -9,9 +9,10 @@ import numpy as np
 from fp8migrate.evidence.endpoints import ENDPOINTS, Pair, cell
 from fp8migrate.evidence.runs import run_fact
 from fp8migrate.evidence.schema import Cell, Comparison, Endpoint, PairCurves
+from fp8migrate.facts.operands import GEMMS
 from fp8migrate.jobs import Arm, DesignName, Job, Precision, Train
 from fp8migrate.plan.audit import AuditRow, audit, merge
-from fp8migrate.plan.schema import Plan
+from fp8migrate.plan.schema import Plan, PolicyRule
 from fp8migrate.records.schema import Conversion, Record
 
 COMPARED_ARMS: tuple[Arm, ...] = ("candidate", "control", "floor", "sensitivity")
@@ -204,10 +205,20 @@ def _extent(jobs: Sequence[Job]) -> tuple[int, int, int]:
 
 def describe_recipe(plan: Plan) -> str:
     """`delayed (format hybrid, amax_history_len 16, …); BF16: lm_head`."""
-    settings = plan.candidate.recipe.model_dump(exclude={"kind"})
+    candidate = plan.candidate
+    settings = candidate.recipe.model_dump(exclude={"kind"})
     details = ", ".join(f"{name} {value}" for name, value in settings.items())
-    kept = f"; kept in BF16: {', '.join(plan.candidate.keep_bf16)}" if plan.candidate.keep_bf16 and settings else ""
-    return f"{plan.candidate.recipe.kind} ({details}){kept}" if details else plan.candidate.recipe.kind
+    kept = (
+        f"; kept in BF16: {', '.join(candidate.keep_bf16)}" if candidate.keep_bf16 and candidate.recipe.kind != "bf16" else ""
+    )
+    rules = "".join(f"; {describe_rule(rule)}" for rule in candidate.policy)
+    return f"{candidate.recipe.kind} ({details}){kept}{rules}" if details else f"{candidate.recipe.kind}{kept}{rules}"
+
+
+def describe_rule(rule: PolicyRule) -> str:
+    """`layers.*.mlp.down: bf16 for weight_gradient`."""
+    gemms = "" if set(rule.gemms) == set(GEMMS) else f" for {', '.join(rule.gemms)}"
+    return f"{rule.layers}: {rule.recipe.kind}{gemms}"
 
 
 def describe_model(plan: Plan, records: Sequence[Record]) -> str:

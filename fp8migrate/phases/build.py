@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fp8migrate.errors import PlanError
-from fp8migrate.facts.recipes import DelayedRecipe, Recipe
+from fp8migrate.facts.recipes import Recipe
 from fp8migrate.jobs import Arm, CheckpointRef, Cooldown, DataOrder, DesignName, Forward, Job, Precision, Role, Task, Train
 from fp8migrate.plan.schema import LlamaModel, Plan, Training
 from fp8migrate.records.schema import Environment
@@ -73,7 +73,7 @@ class JobBuilder:
         jobs = []
         for arm in arms:
             precision = self.precision(arm)
-            warm = start.trunk is not None and isinstance(precision.recipe, DelayedRecipe)
+            warm = start.trunk is not None and precision.has_history
             task = Train(
                 model=self.model,
                 data=self.plan.data,
@@ -94,15 +94,20 @@ class JobBuilder:
 
     def precision(self, arm: Arm) -> Precision:
         """What executes the linear layers of an arm."""
-        keep = self.plan.candidate.keep_bf16
+        candidate = self.plan.candidate
         if arm in ("baseline", "floor"):
             return Precision()
         recipe: Recipe | None = {
             "control": None,
-            "candidate": self.plan.candidate.recipe,
+            "candidate": candidate.recipe,
             "sensitivity": self.plan.design.sensitivity,
         }[arm]
-        return Precision(backend=resolve_backend(self.plan, self.environment), recipe=recipe, keep_bf16=keep)
+        # The bad recipe goes where the candidate has FP8: of the exceptions only those to BF16 hold for it.
+        policy = candidate.policy if arm == "candidate" else ()
+        if arm == "sensitivity":
+            policy = tuple(rule for rule in candidate.policy if rule.recipe.kind == "bf16")
+        backend = resolve_backend(self.plan, self.environment)
+        return Precision(backend=backend, recipe=recipe, keep_bf16=candidate.keep_bf16, policy=policy)
 
     def one_ulp(self, arm: Arm, pair: int) -> int | None:
         """The floor starts one ulp away; so does the candidate of an A/A test, which would else be the control."""

@@ -12,8 +12,9 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from fp8migrate.plan.schema import InconsistentError, Plan
+from fp8migrate.plan.schema import Plan
 from fp8migrate.plan.tree import Node, Path, Problem, printable
+from fp8migrate.settings import InconsistentError
 
 Schema = Mapping[str, Any]
 

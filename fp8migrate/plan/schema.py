@@ -4,8 +4,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from fp8migrate.facts.operands import GEMMS, Gemm
 from fp8migrate.facts.recipes import KNOWN_BAD, DelayedRecipe, Recipe
-from fp8migrate.settings import Settings
+from fp8migrate.settings import InconsistentError, Settings
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Serve = Literal["bf16", "fp8"]
@@ -20,14 +21,6 @@ MIN_PAIRS_TO_PASS = 4
 
 # PARITY.md 5: one fraction of a screen also runs this many times as long.
 LONG_SCREEN_FACTOR = 4
-
-
-class InconsistentError(ValueError):
-    """Settings that do not go together: for each problem the key (relative to the model, dotted) and what is wrong with it."""
-
-    def __init__(self, problems: dict[str, str]) -> None:
-        super().__init__("; ".join(f"{key}: {what}" for key, what in problems.items()))
-        self.problems = problems
 
 
 class BuiltinTrainer(Settings):
@@ -116,6 +109,14 @@ class Training(Settings):
         return self.global_batch_size * self.sequence_length
 
 
+class PolicyRule(Settings):
+    """Another recipe for some layers, or for some of their GEMMs. Of rules that overlap the later one holds."""
+
+    layers: str = Field(min_length=1, description="lm_head, first_layer, last_layer, or a name pattern (layers.*.mlp.down)")
+    gemms: tuple[Gemm, ...] = Field(GEMMS, min_length=1, description="which of forward, data_gradient, weight_gradient")
+    recipe: Recipe = Field(description="how they are scaled; kind bf16 leaves them in BF16")
+
+
 class Candidate(Settings):
     """The FP8 configuration under test."""
 
@@ -126,6 +127,12 @@ class Candidate(Settings):
     keep_bf16: tuple[str, ...] = Field(
         ("lm_head",), description="layers left in BF16: lm_head, first_layer, last_layer, or name patterns (layers.*.mlp.down)"
     )
+    policy: tuple[PolicyRule, ...] = Field((), description="exceptions from the recipe, by layer and by GEMM")
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        """Every recipe that some layer may have."""
+        return (self.recipe, *(rule.recipe for rule in self.policy))
 
 
 class ScreenDesign(Settings):
@@ -284,6 +291,8 @@ class Plan(Settings):
             problems["design.branch.at"] = f"{branch.at:g} leaves {left} steps, which {why} {need} {rule}"
         if self.candidate.recipe.kind == "bf16" and self.parity.require_fp8:
             problems["candidate.recipe"] = "bf16 is an A/A test: say parity.require_fp8: false, or choose an FP8 recipe"
+        if self.candidate.recipe.kind == "bf16" and self.candidate.policy:
+            problems["candidate.policy"] = "has no place in an A/A test: choose an FP8 recipe, and name its exceptions"
         if self.candidate.recipe.kind == "bf16" and self.parity.serve == "fp8":
             problems["parity.serve"] = "fp8 cannot be judged in an A/A test, which has no FP8 forward: say bf16"
         if problems:
@@ -293,7 +302,6 @@ class Plan(Settings):
 
 def steps_needed(plan: Plan) -> int:
     """K that a screen or a branch needs at least: in a shorter run the recipe's effect is not in the window (PARITY.md 2)."""
-    recipe = plan.candidate.recipe
-    history = recipe.amax_history_len if isinstance(recipe, DelayedRecipe) else 1
+    history = max(recipe.history_length for recipe in plan.candidate.recipes)
     # The quotient is rounded before the ceiling: 3 / (1 - 0.95) is 60.00000000000005 in binary.
     return max(2 * history, -int(-round(3 / (1 - plan.training.beta2), 6) // 1))

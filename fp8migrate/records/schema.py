@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fp8migrate.facts.operands import Gemm
 from fp8migrate.jobs import Forward, Job
 from fp8migrate.settings import Settings
 
@@ -51,8 +52,12 @@ class LayerConversion(Settings):
     name: str
     shape: tuple[int, int] = Field(description="(out_features, in_features); (0, 0) for products of activations in attention")
     flops_share: float = Field(description="of the model's GEMM FLOPs, forward and both backward GEMMs")
-    converted: bool
+    gemms: tuple[Gemm, ...] = Field((), description="those that run in low precision; empty: kept in BF16")
     reason: str = Field(description="why it was kept in BF16; the recipe's name where converted")
+
+    @property
+    def converted(self) -> bool:
+        return bool(self.gemms)
 
 
 class Conversion(Settings):

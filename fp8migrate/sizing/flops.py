@@ -1,4 +1,4 @@
-"""Parameters and GEMM FLOPs of a model, site by site, and which sites FP8 reaches.
+"""Parameters and GEMM FLOPs of a model, site by site.
 
 A linear layer y = x · wᵀ with out × in weights costs 2 · out · in FLOPs per token forward, and the same again for the data
 gradient and for the weight gradient. Attention's products (QKᵀ and PV) cost 4 · sequence · hidden per token forward and twice
@@ -6,22 +6,11 @@ that backward, over the full square as in the usual count (PaLM, arXiv 2204.0231
 deducted, so the share of FLOPs in FP8 is never overstated. Norms, rotary positions and the embedding look-up are no GEMMs.
 """
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import NamedTuple
 
+from fp8migrate.facts.operands import Gemm
 from fp8migrate.plan.schema import LlamaModel
-
-# Transformer Engine 2.20, `assert_dim_for_fp8_exec`: an FP8 operand needs the product of its leading dimensions divisible by 8
-# and its last dimension by 16. The operands of a linear layer are [tokens, in], [out, in] and [tokens, out].
-FP8_LEADING_MULTIPLE = 8
-FP8_LAST_MULTIPLE = 16
-
-PRODUCTS_REASON = "a product of activations: attention runs in BF16"
-
-_LAYER = re.compile(r"layers\.(\d+)\.")
 
 
 @dataclass(frozen=True)
@@ -67,12 +56,9 @@ class GemmSite:
         """Forward and both backward GEMMs, per token."""
         return self.forward_flops + self.dgrad_flops + self.wgrad_flops
 
-
-class ResolvedFilters(NamedTuple):
-    """`kept`: site name → why it stays in BF16. `unmatched`: filters that match no site, a mistake to report."""
-
-    kept: dict[str, str]
-    unmatched: tuple[str, ...]
+    def flops_of(self, gemm: Gemm) -> int:
+        """One GEMM's, per token."""
+        return {"forward": self.forward_flops, "data_gradient": self.dgrad_flops, "weight_gradient": self.wgrad_flops}[gemm]
 
 
 def count_parameters(model: LlamaModel) -> ParameterCount:
@@ -109,63 +95,10 @@ def forward_flops_per_token(model: LlamaModel, sequence_length: int) -> int:
     return sum(site.forward_flops for site in gemm_sites(model, sequence_length))
 
 
-def resolve_filters(site_names: Iterable[str], filters: Sequence[str]) -> ResolvedFilters:
-    """Which sites `keep_bf16` names: `lm_head`, `first_layer`, `last_layer`, a site name or a pattern over site names.
-
-    Patterns are shell-style and case-sensitive (`layers.*.mlp.down`). Where filters overlap, the first gives the reason.
-    """
-    names = list(site_names)
-    layers = [int(match[1]) for name in names if (match := _LAYER.match(name))]
-    aliases = {"first_layer": f"layers.{min(layers)}.*", "last_layer": f"layers.{max(layers)}.*"} if layers else {}
-    kept: dict[str, str] = {}
-    unmatched = []
-    for wanted in filters:
-        pattern = aliases.get(wanted, wanted)
-        matches = [name for name in names if fnmatchcase(name, pattern)]
-        if not matches:
-            unmatched.append(wanted)
-        for name in matches:
-            kept.setdefault(name, f"keep_bf16: {wanted}")
-    return ResolvedFilters(kept, tuple(dict.fromkeys(unmatched)))
-
-
-def shape_refusals(sites: Sequence[GemmSite], tokens_per_forward: int) -> dict[str, str]:
-    """Linear layers whose shape FP8 GEMMs cannot take, with the dimension at fault and what to do about it.
-
-    `tokens_per_forward` is micro_batch_size × sequence_length, the leading dimension of the activations.
-    """
-    if tokens_per_forward % FP8_LEADING_MULTIPLE:
-        tokens = f"micro_batch_size × sequence_length = {tokens_per_forward}"
-        reason = f"{tokens} is not a multiple of {FP8_LEADING_MULTIPLE}: change either"
-        return {site.name: reason for site in sites if site.is_linear}
-    refused = {}
-    for site in sites:
-        for dimension, size in (("in_features", site.in_features), ("out_features", site.out_features)):
-            if size % FP8_LAST_MULTIPLE:
-                refused[site.name] = f"{dimension} {size} is not a multiple of {FP8_LAST_MULTIPLE}: pad it"
-    return refused
-
-
-def bf16_sites(sites: Sequence[GemmSite], keep_bf16: Sequence[str], tokens_per_forward: int) -> ResolvedFilters:
-    """Every site that stays in BF16 and why: attention's products, then `keep_bf16`, then shapes that FP8 cannot take.
-
-    Filters are matched against linear layers only: a filter that names nothing but products changes nothing and is unmatched.
-    """
-    filters = resolve_filters((site.name for site in sites if site.is_linear), keep_bf16)
-    products = {site.name: PRODUCTS_REASON for site in sites if not site.is_linear}
-    return ResolvedFilters(shape_refusals(sites, tokens_per_forward) | filters.kept | products, filters.unmatched)
-
-
 def flops_shares(sites: Sequence[GemmSite]) -> dict[str, float]:
     """Each site's share of the model's GEMM FLOPs, forward and backward; the shares sum to 1."""
     total = sum(site.flops for site in sites)
     return {site.name: site.flops / total for site in sites}
-
-
-def fp8_flops_share(sites: Sequence[GemmSite], kept: Mapping[str, str]) -> float:
-    """Share of the model's GEMM FLOPs that run in FP8 when the sites in `kept` stay in BF16."""
-    total = sum(site.flops for site in sites)
-    return sum(site.flops for site in sites if site.name not in kept) / total
 
 
 def _layer_linears(model: LlamaModel) -> tuple[tuple[str, int, int], ...]:

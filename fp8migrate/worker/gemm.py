@@ -36,17 +36,47 @@ class Gemm:
         """A float32 tensor whose values are BF16 values already, in the dtype that `matmul` takes."""
         return x_float32.to(torch.bfloat16) if self.native else x_float32
 
-    def matmul(self, a: Tensor, b: Tensor, scale: Tensor | None = None) -> Tensor:
-        """(a · b) · scale with one rounding to BF16 after it. a: [m, k], b: [k, n], scale: float32 scalar tensor or none."""
-        if not self.native:
-            product = a @ b
-            return round_to_bf16(product if scale is None else product.mul_(scale))
-        if scale is None:
-            return a @ b
-        if self.on_cuda:
-            return torch.mm(a, b, out_dtype=torch.float32).mul_(scale).to(torch.bfloat16)
-        # On a CPU reading the scale costs nothing, and addmm applies alpha before it rounds.
-        return torch.addmm(a.new_zeros(()), a, b, beta=0, alpha=float(scale))
+    def matmul(
+        self,
+        a: Tensor,
+        b: Tensor,
+        row_factor: Tensor | None = None,
+        col_factor: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """(a · b) · factors + bias with one rounding to BF16 after it, in `dtype`. a: [m, k], b: [k, n].
+
+        row_factor: float32, a scalar or [m]; col_factor: a scalar or [n]; none of both: 1. bias: [n].
+        """
+        if row_factor is None and col_factor is None and bias is None:
+            return a @ b if self.native else round_to_bf16(a @ b)
+        if self.native and not self.on_cuda and _are_scalars(row_factor, col_factor):
+            # On a CPU reading the scale costs nothing, and addmm applies alpha before it rounds.
+            alpha = _number(row_factor) * _number(col_factor)
+            if bias is None:
+                return torch.addmm(a.new_zeros(()), a, b, beta=0, alpha=alpha)
+            return torch.addmm(bias.to(a.dtype), a, b, alpha=alpha)
+        if self.native and self.on_cuda:
+            product = torch.mm(a, b, out_dtype=torch.float32)
+        else:
+            product = a.to(torch.float32) @ b.to(torch.float32)
+        if _are_scalars(row_factor, col_factor):
+            factor = row_factor if col_factor is None else col_factor if row_factor is None else row_factor * col_factor
+            product = product if factor is None else product.mul_(factor)
+        else:
+            product = product if row_factor is None else product.mul_(row_factor.unsqueeze(-1))
+            product = product if col_factor is None else product.mul_(col_factor)
+        if bias is not None:
+            product = product.add_(bias)
+        return product.to(torch.bfloat16) if self.native else round_to_bf16(product)
+
+
+def _are_scalars(*factors: Tensor | None) -> bool:
+    return all(factor is None or factor.ndim == 0 for factor in factors)
+
+
+def _number(factor: Tensor | None) -> float:
+    return 1.0 if factor is None else float(factor)
 
 
 def has_native_bf16(device: torch.device) -> bool:

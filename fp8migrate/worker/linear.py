@@ -1,61 +1,112 @@
-"""The linear layer of every backend: FP32 master weight, low-precision GEMMs.
+"""The linear layer of every backend: a high-precision weight, GEMMs in BF16 or over quantised operands.
 
-y = x · wᵀ       forward          operands x, w
+y = x · wᵀ + b   forward          operands x, w
 dx = dy · w      data gradient    operands dy, w
 dw = dyᵀ · x     weight gradient  operands dy, x
 
-The operands saved for backward are those of the forward GEMM: in FP8 the backward multiplies the same quantised x and w.
+The backward GEMMs take what the forward pass prepared of x and w. Shapes: t tokens, k in_features, n out_features.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from fp8migrate.facts.operands import Gemm as GemmName
+from fp8migrate.facts.operands import TensorName
 from fp8migrate.worker.gemm import Gemm, gemm_for
 
+# The dimension that each GEMM sums over, in the layout of x [t, k], w [n, k], dy [t, n].
+CONTRACTION: dict[tuple[GemmName, TensorName], int] = {
+    ("forward", "input"): 1,
+    ("forward", "weight"): 1,
+    ("data_gradient", "gradient"): 1,
+    ("data_gradient", "weight"): 0,
+    ("weight_gradient", "gradient"): 0,
+    ("weight_gradient", "input"): 0,
+}
 
-class _LowPrecisionMatmul(torch.autograd.Function):
-    """x_tk · w_nkᵀ on operands that the layer prepared; asks the layer to prepare dy in backward."""
+
+class Prepared(NamedTuple):
+    """An operand as `Gemm.matmul` takes it, and the factor that its product is multiplied by."""
+
+    values: Tensor
+    factor: Tensor | None = None
+
+
+class _Products(torch.autograd.Function):
+    """The three products over operands that the layer prepared; asks the layer to prepare dy (and the weight) in backward."""
 
     @staticmethod
-    def forward(ctx: Any, x_tk: Tensor, weight_nk: Tensor, layer: "Linear") -> Tensor:
-        x_low, x_scale = layer.prepare_input(x_tk)
-        w_low, w_scale = layer.prepare_weight()
-        ctx.layer = layer
-        # A weight without gradient (evaluation) saves nothing.
-        ctx.save_for_backward(x_low, x_scale, w_low, w_scale)
-        return layer.gemm.matmul(x_low, w_low.t(), combine(x_scale, w_scale)).to(x_tk.dtype)
+    def forward(
+        ctx: Any,
+        x_tk: Tensor,
+        weight_nk: Tensor,
+        bias_n: Tensor | None,
+        layer: "Linear",
+        x: Prepared,
+        w: Prepared,
+        x_for_dw: Prepared | None,
+        w_for_dx: Prepared | None,
+    ) -> Tensor:
+        ctx.layer, ctx.dtypes = layer, (x_tk.dtype, weight_nk.dtype)
+        # Without a prepared weight the weight itself is kept: no memory of its own, and sharded weights can be freed meanwhile.
+        kept_weight = weight_nk if w_for_dx is None and ctx.needs_input_grad[0] else None
+        ctx.save_for_backward(*(x_for_dw or (None, None)), *(w_for_dx or (None, None)), kept_weight)
+        with _without_autocast(x_tk.device):
+            y = layer.gemm.matmul(x.values, w.values.t(), x.factor, w.factor, bias_n)
+        return y.to(layer.output_dtype(x_tk))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (dy_tn,) = gradients
         layer: Linear = ctx.layer
-        x_low, x_scale, w_low, w_scale = ctx.saved_tensors
-        dy_low, dy_scale = layer.prepare_gradient(dy_tn)
-        dx = dw = None
-        if ctx.needs_input_grad[0]:
-            dx = layer.gemm.matmul(dy_low, w_low, combine(dy_scale, w_scale)).to(dy_tn.dtype)
-        if ctx.needs_input_grad[1]:
-            dw = layer.gemm.matmul(dy_low.t(), x_low, combine(dy_scale, x_scale)).to(torch.float32)
-        return dx, dw, None
+        x_values, x_factor, w_values, w_factor, weight_nk = ctx.saved_tensors
+        needs_dx, needs_dw, needs_db = ctx.needs_input_grad[:3]
+        dx = dw = db = None
+        with _without_autocast(dy_tn.device):
+            dy_for_dx, dy_for_dw = layer.prepare_gradient(dy_tn, needs_dx, needs_dw)
+            if dy_for_dx is not None:
+                w = Prepared(w_values, w_factor) if weight_nk is None else layer.prepare("data_gradient", "weight", weight_nk)
+                dx = layer.gemm.matmul(dy_for_dx.values, w.values, dy_for_dx.factor, w.factor).to(ctx.dtypes[0])
+            if dy_for_dw is not None:
+                dw = layer.gemm.matmul(dy_for_dw.values.t(), x_values, dy_for_dw.factor, x_factor).to(ctx.dtypes[1])
+            if needs_db:
+                db = dy_tn.sum(0, dtype=torch.float32).to(ctx.dtypes[1])
+        return dx, dw, db, None, None, None, None, None
 
 
-def combine(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """The factor by which a product of two scaled operands is multiplied; None where neither is scaled."""
-    return None if a is None or b is None else a * b
+def _without_autocast(device: torch.device) -> torch.autocast:
+    """Operands have the dtype that they should have: autocast would round float32 products to BF16 before they are scaled."""
+    return torch.autocast(device.type, enabled=False)
 
 
 class Linear(nn.Module):
-    """A bias-free linear layer with an FP32 weight [out, in] whose GEMMs run in BF16."""
+    """A linear layer with a weight [out, in] and perhaps a bias [out] whose GEMMs run in BF16.
+
+    Copies of the weight in low precision are made once for each value that it takes (its autograd version tells), so once a
+    step under gradient accumulation. They are dropped when the parameter is exchanged, as FSDP2 does at each gather; where the
+    parameter is sharded or the layer is compiled none is kept, and the weight is quantised in each pass.
+    """
+
+    _weights: dict[GemmName, tuple[object, Prepared]]
+    _sharded: bool
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=torch.float32))
+        self.register_parameter("bias", None)
         self._gemm: Gemm | None = None
-        self._bf16_weight: tuple[int, Tensor] | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """FSDP2 gathers weights into a new parameter's storage without moving its version on: exchanging it must be noticed."""
+        super().__setattr__(name, value)
+        if name == "weight":
+            self.__dict__["_weights"] = {}
+            # By name: importing it takes longer than a small job.
+            self.__dict__["_sharded"] = self.__dict__.get("_sharded", False) or type(value).__name__ == "DTensor"
 
     @property
     def gemm(self) -> Gemm:
@@ -63,20 +114,54 @@ class Linear(nn.Module):
             self._gemm = gemm_for(self.weight.device)
         return self._gemm
 
-    def prepare_input(self, x_tk: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self.gemm.operand(x_tk), None
+    def output_dtype(self, x: Tensor) -> torch.dtype:
+        """x's own; under autocast the dtype that it gives a linear layer."""
+        kind = x.device.type
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
-    def prepare_weight(self) -> tuple[Tensor, Tensor | None]:
-        """The weight as an operand, made once for each value that the weight takes (its autograd version tells)."""
-        version = self.weight._version
-        if self._bf16_weight is None or self._bf16_weight[0] != version:
-            self._bf16_weight = (version, self.gemm.operand(self.weight.detach()))
-        return self._bf16_weight[1], None
+    def prepare(self, gemm: GemmName, tensor: TensorName, values: Tensor) -> Prepared:
+        """One tensor as one GEMM's operand. BF16 here; backends quantise."""
+        return Prepared(self.gemm.operand(values))
 
-    def prepare_gradient(self, dy_tn: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self.gemm.operand(dy_tn), None
+    def same_operand(self, tensor: TensorName) -> bool:
+        """Whether both GEMMs that take a tensor take the same copy of it."""
+        return True
+
+    def weight_state(self) -> object:
+        """What, besides the weight, its copies depend on."""
+        return None
+
+    def prepare_weight(self, gemm: GemmName) -> Prepared:
+        state = (self.weight._version, self.weight_state())
+        found = self._weights.get(gemm)
+        if found is None or found[0] != state:
+            found = self._weights[gemm] = (state, self.prepare(gemm, "weight", self.weight.detach()))
+        return found[1]
+
+    def prepare_gradient(self, dy_tn: Tensor, needs_dx: bool, needs_dw: bool) -> tuple[Prepared | None, Prepared | None]:
+        """dy for the data gradient and for the weight gradient, where they are needed."""
+        for_dx = self.prepare("data_gradient", "gradient", dy_tn) if needs_dx else None
+        if for_dx is not None and self.same_operand("gradient"):
+            return for_dx, for_dx if needs_dw else None
+        return for_dx, self.prepare("weight_gradient", "gradient", dy_tn) if needs_dw else None
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [..., in] to [..., out], in x's dtype."""
-        apply: Callable[[Tensor, Tensor, Linear], Tensor] = _LowPrecisionMatmul.apply
-        return apply(x.reshape(-1, self.in_features), self.weight, self).view(*x.shape[:-1], self.out_features)
+        x_tk = x.reshape(-1, self.in_features)
+        learning = torch.is_grad_enabled()
+        keeps_copies = not (self._sharded or torch.compiler.is_compiling())
+        with torch.no_grad():
+            x_low = self.prepare("forward", "input", x_tk.detach())
+            x_for_dw = w_for_dx = None
+            if learning and self.weight.requires_grad:
+                same = self.same_operand("input")
+                x_for_dw = x_low if same else self.prepare("weight_gradient", "input", x_tk.detach())
+            if not keeps_copies:
+                w_low = self.prepare("forward", "weight", self.weight.detach())
+            else:
+                w_low = self.prepare_weight("forward")
+                if learning and x_tk.requires_grad:
+                    w_for_dx = w_low if self.same_operand("weight") else self.prepare_weight("data_gradient")
+        apply: Callable[..., Tensor] = _Products.apply
+        y = apply(x_tk, self.weight, self.bias, self, x_low, w_low, x_for_dw, w_for_dx)
+        return y.view(*x.shape[:-1], self.out_features)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fp8migrate.facts.formats import FormatInfo
 
-_FLOAT32_EXPONENT_MASK = 0x7F800000
+FLOAT32_EXPONENT_MASK = 0x7F800000
 _FLOAT32_MANTISSA_BITS = 23
 
 
@@ -23,7 +23,7 @@ def round_to_format_(x: Tensor, info: FormatInfo) -> Tensor:
     if x.dtype != torch.float32:
         raise TypeError(f"round_to_format_ takes float32, got {x.dtype}")
     x.clamp_(-info.max_finite, info.max_finite)
-    power = (x.view(torch.int32) & _FLOAT32_EXPONENT_MASK).view(torch.float32)
+    power = (x.view(torch.int32) & FLOAT32_EXPONENT_MASK).view(torch.float32)
     power.clamp_(min=info.min_normal)
     shift = power.mul_(1.5 * 2.0 ** (_FLOAT32_MANTISSA_BITS - info.mantissa_bits))
     return x.add_(shift).sub_(shift)

@@ -1,124 +1,98 @@
-"""Scales for whole tensors: where they come from, and the state that a checkpoint must carry.
+"""From the largest magnitude of each tile to its scale, by the rules of Transformer Engine and torchao.
 
-Semantics follow Transformer Engine: a scale multiplies before the cast (scale = format_max / amax), an amax of zero or Inf
-gives scale 1 (current scaling) or leaves the scale as it was (delayed), and a scale that overflows becomes the largest float32.
+A scale multiplies before the cast; its inverse brings the values back. Shapes pass through: a scalar for a tensor, one number
+for each tile else.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fp8migrate.facts.formats import FormatInfo
-from fp8migrate.facts.recipes import CurrentRecipe, DelayedRecipe, FixedRecipe
+from fp8migrate.facts.formats import E4M3
+from fp8migrate.facts.operands import AmaxHistory, Operand
 from fp8migrate.worker.rounding import round_to_format_
 
 FLOAT32_MAX = torch.finfo(torch.float32).max
+_EXPONENT_AND_SIGN, _MANTISSA, _MANTISSA_BITS = -(1 << 23), (1 << 23) - 1, 23
+# The E8M0 code of 2^127; 255 is NaN.
+_E8M0_LARGEST = 254
 
 
 @dataclass(frozen=True)
-class Quantized:
-    """values: the tensor on the format's grid, float32. inverse_scale: float32 scalar; tensor ≈ values · inverse_scale."""
+class Scales:
+    """scale: x · scale is cast. inverse: the cast values times this times `outer` are x again. outer: NVFP4's second level."""
 
-    values: Tensor
-    inverse_scale: Tensor
-
-
-class Scaler(nn.Module):
-    """Quantises one operand of one layer. `count` says how many tensors it has quantised: the proof that it ran."""
-
-    def __init__(self, info: FormatInfo) -> None:
-        super().__init__()
-        self.info = info
-        self.count = 0
-        self.recording = True
-
-    def scale_for(self, x: Tensor) -> Tensor:
-        """The float32 scalar by which x is multiplied before the cast."""
-        raise NotImplementedError
-
-    def quantize(self, x: Tensor) -> Quantized:
-        """Quantise x (any float dtype; rounded to BF16 before, as the tensors that real FP8 layers are given)."""
-        rounded = x.to(torch.bfloat16)
-        scale = self.scale_for(rounded)
-        values = round_to_format_(rounded.to(torch.float32).mul_(scale), self.info)
-        self.count += 1
-        return Quantized(values, scale.reciprocal())
-
-    def end_pass(self) -> None:
-        """Called after each forward-backward pass; stateful scalers take what they recorded into their history."""
-
-
-class CurrentScaler(Scaler):
-    """Scale from the tensor itself (Transformer Engine's Float8CurrentScaling)."""
-
-    def scale_for(self, x: Tensor) -> Tensor:
-        amax = x.abs().amax().to(torch.float32)
-        usable = (amax > 0) & torch.isfinite(amax)
-        scale = _ratio(self.info.max_finite, amax).clamp(max=FLOAT32_MAX)
-        return torch.where(usable, scale, torch.ones_like(scale))
-
-
-class FixedScaler(Scaler):
-    """One constant for every tensor."""
-
-    constant: Tensor
-
-    def __init__(self, info: FormatInfo, scale: float) -> None:
-        super().__init__(info)
-        self.register_buffer("constant", torch.tensor(scale, dtype=torch.float32), persistent=False)
-
-    def scale_for(self, x: Tensor) -> Tensor:
-        return self.constant
-
-
-class DelayedScaler(Scaler):
-    """Scale from the maxima of earlier passes (Transformer Engine's DelayedScaling).
-
-    amax_history[0] collects the pass that is under way; `end_pass` computes the next scale and rolls the history. A cold
-    scaler has scale 1, as Transformer Engine's.
-    """
-
-    amax_history: Tensor
     scale: Tensor
-
-    def __init__(self, info: FormatInfo, recipe: DelayedRecipe) -> None:
-        super().__init__(info)
-        self.recipe = recipe
-        self.recorded = False
-        self.register_buffer("amax_history", torch.zeros(recipe.amax_history_len, dtype=torch.float32))
-        self.register_buffer("scale", torch.ones((), dtype=torch.float32))
-
-    def scale_for(self, x: Tensor) -> Tensor:
-        if self.recording:
-            amax = x.abs().amax().to(torch.float32)
-            self.amax_history[0] = torch.maximum(self.amax_history[0], amax)
-            self.recorded = True
-        return self.scale.clone()
-
-    def end_pass(self) -> None:
-        if not self.recorded:
-            return
-        history = self.amax_history
-        amax = history.amax() if self.recipe.amax_compute == "max" else history[0]
-        usable = (amax > 0) & torch.isfinite(amax)
-        scale = (_ratio(self.info.max_finite, amax) / 2.0**self.recipe.margin).clamp(max=FLOAT32_MAX)
-        self.scale.copy_(torch.where(usable, scale, self.scale))
-        history.copy_(history.roll(-1))
-        history[0] = 0.0
-        self.recorded = False
+    inverse: Tensor
+    outer: Tensor | None = None
 
 
-def _ratio(number: float, tensor: Tensor) -> Tensor:
+def scales_for(amax: Tensor, operand: Operand, tensor_amax: Tensor | None = None) -> Scales:
+    """Scales of tiles whose largest magnitudes are `amax` (float32). tensor_amax: of the whole tensor, for `e4m3` scales."""
+    if operand.scale == "e8m0":
+        return _e8m0_scales(amax, operand.format.max_finite)
+    if operand.scale == "e4m3":
+        assert tensor_amax is not None
+        return _two_level_scales(amax, tensor_amax, operand.format.max_finite)
+    scale = _quotient(operand.format.max_finite, amax, operand.least_amax)
+    if operand.scale == "power_of_two":
+        scale = (scale.view(torch.int32) & _EXPONENT_AND_SIGN).view(torch.float32)
+    return Scales(scale, scale.reciprocal())
+
+
+def next_scales(history_nl: Tensor, scale_n: Tensor, format_max: float, rule: AmaxHistory) -> Tensor:
+    """Delayed scaling: the next scales of n tensors from their histories of l passes; kept where the amax is 0, Inf or NaN."""
+    amax_n = history_nl.amax(dim=1) if rule.compute == "max" else history_nl[:, 0]
+    usable = (amax_n > 0) & (amax_n < torch.inf)
+    scale = (_divided(format_max, amax_n) * 2.0**-rule.margin).clamp(max=FLOAT32_MAX)
+    return torch.where(usable, scale, scale_n)
+
+
+def _quotient(format_max: float, amax: Tensor, least_amax: float) -> Tensor:
+    """format_max / amax as `Operand.least_amax` says, at most the largest float32."""
+    if least_amax > 0:
+        # torchao divides in float64 and rounds once more; an amax of Inf gives scale 0.
+        return _divided(format_max, amax.double().clamp(min=least_amax)).to(torch.float32)
+    usable = (amax > 0) & (amax < torch.inf)
+    return torch.where(usable, _divided(format_max, amax).clamp(max=FLOAT32_MAX), 1.0)
+
+
+def _divided(number: float, tensor: Tensor) -> Tensor:
     """number / tensor, rounded once. torch's own number / tensor is number · (1 / tensor), rounded twice: ties then break."""
     return torch.full_like(tensor, number) / tensor
 
 
-def scaler_factory(recipe: DelayedRecipe | CurrentRecipe | FixedRecipe) -> Callable[[FormatInfo], Scaler]:
-    """How to make the scaler of one operand under a recipe."""
-    if isinstance(recipe, DelayedRecipe):
-        return lambda info: DelayedScaler(info, recipe)
-    if isinstance(recipe, FixedRecipe):
-        return lambda info: FixedScaler(info, recipe.scale)
-    return CurrentScaler
+def _e8m0_scales(amax: Tensor, format_max: float) -> Scales:
+    """2^-e with e the exponent of amax / format_max rounded up, as cvt.rp.satfinite.ue8m0x2.f32 rounds; NaN where amax is NaN.
+
+    Code 0 scales by 1, not by 2^127, as Transformer Engine's and torchao's casts do: amaxes below 2^-118 or so are lost.
+    """
+    quotient = amax / torch.full_like(amax, format_max)
+    bits = quotient.view(torch.int32)
+    exponent, mantissa = bits >> _MANTISSA_BITS, bits & _MANTISSA
+    # A subnormal quotient is at most 2^-127, code 0, up to half of the subnormal range.
+    beyond = torch.where(exponent == 0, mantissa > 1 << (_MANTISSA_BITS - 1), mantissa > 0)
+    code = (exponent + beyond.to(torch.int32)).clamp(max=_E8M0_LARGEST)
+    scale = torch.where(code == 0, 1.0, _power_of_two(_E8M0_LARGEST - code))
+    return Scales(torch.where(amax.isnan(), amax, scale), torch.where(amax.isnan(), amax, _power_of_two(code)))
+
+
+def _power_of_two(code: Tensor) -> Tensor:
+    """2^(code - 127), float32, from its bits: code 0 is the subnormal 2^-127."""
+    bits = torch.where(code == 0, 1 << (_MANTISSA_BITS - 1), code << _MANTISSA_BITS)
+    return bits.to(torch.int32).view(torch.float32)
+
+
+def _two_level_scales(amax: Tensor, tensor_amax: Tensor, format_max: float) -> Scales:
+    """NVFP4 (arXiv 2509.25149, appendix C): amax / format_max as E4M3, in units of a float32 that maps the tensor's to 448.
+
+    In the order of Transformer Engine's kernels, whose roundings these are.
+    """
+    outer_scale = _divided(E4M3.max_finite * format_max, tensor_amax).clamp(max=FLOAT32_MAX)
+    outer_scale = torch.where(outer_scale == 0, 1.0, outer_scale)
+    outer = outer_scale.reciprocal()
+    unit = outer_scale * torch.full_like(outer_scale, format_max).reciprocal()
+    stored = round_to_format_((amax * unit).clamp(max=FLOAT32_MAX).contiguous(), E4M3)
+    scale = (stored * outer).reciprocal().clamp(max=FLOAT32_MAX)
+    return Scales(scale, stored, outer)

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-from torch import nn
-
 from fp8migrate.jobs import Precision
 from fp8migrate.records.schema import Conversion
 from fp8migrate.worker.backends import bf16, emulated
@@ -19,10 +17,4 @@ def convert(model: Llama, precision: Precision, tokens_per_pass: int) -> Convers
     return BACKENDS[precision.backend](model, precision, tokens_per_pass)
 
 
-def end_pass(model: nn.Module) -> None:
-    """Tell every scaler that a forward-backward pass is over."""
-    for scaler in emulated.scalers(model):
-        scaler.end_pass()
-
-
-__all__ = ["BACKENDS", "convert", "end_pass"]
+__all__ = ["BACKENDS", "convert"]

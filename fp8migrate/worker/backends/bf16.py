@@ -15,7 +15,6 @@ def convert(model: Llama, precision: Precision, tokens_per_pass: int) -> Convers
             name=site.name,
             shape=(site.out_features, site.in_features),
             flops_share=shares[site.name],
-            converted=False,
             reason="BF16 arm",
         )
         for site in sites

@@ -4,120 +4,129 @@ Every FP8 value is a BF16 value and every product of two is exact in FP32, so wh
 accumulates (Hopper keeps about 14 bits between promotions to FP32). It says nothing about speed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from zlib import crc32
 
 from torch import Tensor, nn
 
-from fp8migrate.facts.recipes import FORWARD_AND_GRADIENT, Bf16Recipe, Recipe
+from fp8migrate.facts.operands import GEMM_OPERANDS, GEMMS, Gemm, Operand, TensorName
+from fp8migrate.facts.recipes import Bf16Recipe, Recipe
 from fp8migrate.jobs import Precision
 from fp8migrate.records.schema import Conversion, LayerConversion
-from fp8migrate.sizing.flops import bf16_sites, flops_shares, gemm_sites
-from fp8migrate.worker.linear import Linear
+from fp8migrate.sizing.flops import flops_shares, gemm_sites
+from fp8migrate.sizing.policy import resolve_policy
+from fp8migrate.worker.linear import CONTRACTION, Linear, Prepared
 from fp8migrate.worker.models.llama import Llama
-from fp8migrate.worker.scaling import Quantized, Scaler, scaler_factory
+from fp8migrate.worker.quantize import gemm_operand
+from fp8migrate.worker.quantizers import Quantizer, not_recording, quantizers
+
+Recipes = Mapping[Gemm, Recipe]
 
 
 class EmulatedLinear(Linear):
-    """A linear layer whose three GEMMs take quantised operands. Without a recipe: the same module with FP8 off."""
+    """A linear layer whose GEMMs take quantised operands where they have a recipe. Without any: the same module with FP8 off.
 
-    def __init__(self, source: Linear, recipe: Recipe | None) -> None:
-        # Not Linear.__init__: it would allocate a weight only to drop it; this layer takes over the source's parameter.
+    It takes over the source's parameters (a torch.nn.Linear, or one of ours), so weights and optimizer states stay.
+    name: the layer's in its model; stochastic rounding draws from a stream of its own for each.
+    """
+
+    def __init__(self, source: Linear | nn.Linear, recipes: Recipes, name: str = "") -> None:
+        # Not Linear.__init__: it would allocate a weight only to drop it.
         nn.Module.__init__(self)
         self.in_features, self.out_features = source.in_features, source.out_features
-        self.weight = source.weight
+        weight, bias = source.weight, source.bias
+        assert isinstance(weight, nn.Parameter)
+        assert bias is None or isinstance(bias, nn.Parameter)
+        self.weight = weight
+        self.register_parameter("bias", bias)
         self._gemm = None
-        self._bf16_weight = None
-        self._fp8_weight: tuple[tuple[int, bool], Quantized] | None = None
-        self.enabled = recipe is not None and not isinstance(recipe, Bf16Recipe)
-        if recipe is None or isinstance(recipe, Bf16Recipe):
-            return
-        forward, gradient = FORWARD_AND_GRADIENT[recipe.format]
-        make = scaler_factory(recipe)
-        self.input_scaler, self.weight_scaler, self.gradient_scaler = make(forward), make(forward), make(gradient)
+        self.enabled = True
+        self._operands = _operands(recipes)
+        tensors: tuple[TensorName, ...] = ("input", "weight", "gradient")
+        self._same = {tensor: _same_operand(self._operands, tensor) for tensor in tensors}
+        self._names = {key: key[1] if self._same[key[1]] else f"{key[1]}_for_{key[0]}" for key in self._operands}
+        self.quantizers = nn.ModuleDict(
+            {slot: Quantizer(self._operands[key], crc32(f"{name}.{slot}".encode())) for key, slot in self._names.items()}
+        )
 
-    def prepare_input(self, x_tk: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self._operand(self.input_scaler.quantize(x_tk)) if self.enabled else super().prepare_input(x_tk)
+    def prepare(self, gemm: Gemm, tensor: TensorName, values: Tensor) -> Prepared:
+        operand = self._operands.get((gemm, tensor)) if self.enabled else None
+        if operand is None:
+            return super().prepare(gemm, tensor, values)
+        quantizer = self.quantizers[self._names[gemm, tensor]]
+        assert isinstance(quantizer, Quantizer)
+        low, factor = gemm_operand(quantizer.quantize(values, CONTRACTION[gemm, tensor]), operand)
+        return Prepared(self.gemm.exact_operand(low), factor)
 
-    def prepare_weight(self) -> tuple[Tensor, Tensor | None]:
-        """Quantised once for each value the weight takes, so once a step under gradient accumulation.
+    def same_operand(self, tensor: TensorName) -> bool:
+        return not self.enabled or self._same[tensor]
 
-        An evaluation's copy is not taken over by training: the scaler would miss that step's amax.
-        """
-        if not self.enabled:
-            return super().prepare_weight()
-        key = (self.weight._version, self.weight_scaler.recording)
-        if self._fp8_weight is None or self._fp8_weight[0] != key:
-            self._fp8_weight = (key, self.weight_scaler.quantize(self.weight.detach()))
-        return self._operand(self._fp8_weight[1])
+    def weight_state(self) -> object:
+        """An evaluation's copy is not taken over by training: the quantiser would miss that step's amax."""
+        return self.enabled, all(quantizer.tally.recording for quantizer in quantizers(self))
 
-    def prepare_gradient(self, dy_tn: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self._operand(self.gradient_scaler.quantize(dy_tn)) if self.enabled else super().prepare_gradient(dy_tn)
 
-    def _operand(self, quantized: Quantized) -> tuple[Tensor, Tensor]:
-        return self.gemm.exact_operand(quantized.values), quantized.inverse_scale
+def _operands(recipes: Recipes) -> dict[tuple[Gemm, TensorName], Operand]:
+    """Of the GEMMs that are in low precision."""
+    found: dict[tuple[Gemm, TensorName], Operand] = {}
+    for gemm in GEMMS:
+        pair = recipes[gemm].operands(gemm) if gemm in recipes else None
+        if pair is not None:
+            found |= {(gemm, tensor): operand for tensor, operand in zip(GEMM_OPERANDS[gemm], pair, strict=True)}
+    return found
+
+
+def _same_operand(operands: Mapping[tuple[Gemm, TensorName], Operand], tensor: TensorName) -> bool:
+    """Whether one copy of a tensor serves both GEMMs that take it."""
+    first, second = (operands.get((gemm, tensor)) for gemm in GEMMS if tensor in GEMM_OPERANDS[gemm])
+    return first == second and (first is None or not first.directional)
 
 
 def convert(model: Llama, precision: Precision, tokens_per_pass: int) -> Conversion:
     """Replace linear layers by emulated ones, all but those that the policy or their shape keeps in BF16."""
     sites = gemm_sites(model.settings, model.sequence_length)
     shares = flops_shares(sites)
-    kept, unmatched = bf16_sites(sites, precision.keep_bf16, tokens_per_pass)
-    recipe = precision.recipe
-    off = recipe is None or isinstance(recipe, Bf16Recipe)
-    name = "fp8 off" if recipe is None or isinstance(recipe, Bf16Recipe) else f"{recipe.kind} {recipe.format}"
+    off = precision.recipe is None
+    # The control converts as the candidate would, and switches FP8 off.
+    policy = resolve_policy(sites, precision.recipe or Bf16Recipe(), precision.keep_bf16, precision.policy, tokens_per_pass)
     layers = []
     for site in sites:
-        if site.name not in kept:
-            parent, _, leaf = site.name.rpartition(".")
-            source = model.get_submodule(site.name)
-            assert isinstance(source, Linear)
-            setattr(model.get_submodule(parent), leaf, EmulatedLinear(source, recipe))
-        converted = site.name not in kept and not off
-        reason = kept.get(site.name, name)
-        shape = (site.out_features, site.in_features)
-        layers.append(
-            LayerConversion(name=site.name, shape=shape, flops_share=shares[site.name], converted=converted, reason=reason)
-        )
+        chosen = policy.sites[site.name]
+        if site.is_linear and (off or precision.recipe == Bf16Recipe() or chosen.recipes):
+            exchange(model, site.name, chosen.recipes)
+        reason = "fp8 off" if off and site.is_linear and not chosen.reason.startswith("keep_bf16") else chosen.reason
+        shape, gemms = (site.out_features, site.in_features), tuple(chosen.recipes)
+        layers.append(LayerConversion(name=site.name, shape=shape, flops_share=shares[site.name], gemms=gemms, reason=reason))
+    requested = "fp8 off" if precision.recipe is None else precision.recipe.in_words
     return Conversion(
-        requested=describe(recipe),
-        effective=name if off else f"emulated {name}",
+        requested=requested,
+        effective=f"emulated {requested}" if policy.low_precision_share(sites) else requested,
         layers=tuple(layers),
-        fp8_flops_share=sum(layer.flops_share for layer in layers if layer.converted),
-        unmatched_filters=unmatched,
+        fp8_flops_share=policy.low_precision_share(sites),
+        unmatched_filters=policy.unmatched,
     )
 
 
-def describe(recipe: Recipe | None) -> str:
-    """A recipe in one line, every setting named."""
-    if recipe is None:
-        return "fp8 off"
-    settings = recipe.model_dump(exclude={"kind"})
-    return f"{recipe.kind}({', '.join(f'{key}={value}' for key, value in settings.items())})"
-
-
-def scalers(model: nn.Module) -> Iterator[Scaler]:
-    return (module for module in model.modules() if isinstance(module, Scaler))
-
-
-def quantized_tensors(model: nn.Module) -> int:
-    """Tensors quantised so far."""
-    return sum(scaler.count for scaler in scalers(model))
+def exchange(model: nn.Module, name: str, recipes: Recipes) -> EmulatedLinear:
+    """Put an emulated layer in the place of the linear layer `name`, with its parameters."""
+    parent, _, leaf = name.rpartition(".")
+    source = model.get_submodule(name)
+    assert isinstance(source, Linear | nn.Linear)
+    layer = EmulatedLinear(source, recipes, name)
+    setattr(model.get_submodule(parent), leaf, layer)
+    return layer
 
 
 @contextmanager
 def forward_mode(model: nn.Module, fp8: bool) -> Iterator[None]:
-    """Evaluate with the converted layers in FP8 or in BF16; scalers do not record what they see meanwhile."""
-    layers = [module for module in model.modules() if isinstance(module, EmulatedLinear) and hasattr(module, "input_scaler")]
+    """Evaluate with the converted layers in FP8 or in BF16; histories do not take in what is seen meanwhile."""
+    layers = [module for module in model.modules() if isinstance(module, EmulatedLinear)]
     try:
-        _switch(layers, fp8, recording=False)
-        yield
+        for layer in layers:
+            layer.enabled = fp8
+        with not_recording(model):
+            yield
     finally:
-        _switch(layers, True, recording=True)
-
-
-def _switch(layers: list[EmulatedLinear], enabled: bool, recording: bool) -> None:
-    for layer in layers:
-        layer.enabled = enabled
-        for scaler in scalers(layer):
-            scaler.recording = recording
+        for layer in layers:
+            layer.enabled = True

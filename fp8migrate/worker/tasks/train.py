@@ -18,11 +18,12 @@ from fp8migrate.plan.schema import LlamaModel, Training
 from fp8migrate.records.schema import Conversion
 from fp8migrate.records.writer import RunWriter, checkpoint_path, last_checkpoint
 from fp8migrate.worker import checkpoint
-from fp8migrate.worker.backends import convert, end_pass
-from fp8migrate.worker.backends.emulated import forward_mode, quantized_tensors
+from fp8migrate.worker.backends import convert
+from fp8migrate.worker.backends.emulated import forward_mode
 from fp8migrate.worker.data.sampling import TrainingStream, ValidationSet, training_stream, validation_set
 from fp8migrate.worker.models.llama import Llama, token_losses
 from fp8migrate.worker.optimizer import build_optimizer, learning_rate, set_learning_rate
+from fp8migrate.worker.quantizers import end_pass, quantized_tensors
 from fp8migrate.worker.tasks.context import Interrupted, NonFinite, TaskContext
 
 # Steps that are left out of the speed: allocation, caches, compilation.

@@ -1,0 +1,48 @@
+"""What every recipe is: settings, and the operands that each GEMM takes under them."""
+
+from typing import ClassVar, Literal
+
+from fp8migrate.facts.formats import E2M1, E4M3, E5M2, FormatInfo
+from fp8migrate.facts.operands import Gemm, Operands
+from fp8migrate.settings import Settings
+
+# Forward operands (x, w) and gradient operand (dy) of each choice. HYBRID: Transformer Engine's Format.HYBRID.
+FORWARD_AND_GRADIENT: dict[str, tuple[FormatInfo, FormatInfo]] = {
+    "hybrid": (E4M3, E5M2),
+    "e4m3": (E4M3, E4M3),
+    "e5m2": (E5M2, E5M2),
+    "e2m1": (E2M1, E2M1),
+}
+OperandFormats = Literal["hybrid", "e4m3", "e5m2", "e2m1"]
+Fp8Formats = Literal["hybrid", "e4m3"]
+
+
+class ScalingRecipe(Settings):
+    """The base of the recipes. `source`: where the semantics come from."""
+
+    source: ClassVar[str]
+    # Shapes that the hardware's GEMMs take: the product of an operand's leading dimensions and its last one are multiples of
+    # these. Transformer Engine 2.20, `assert_dim_for_fp8_exec`: 8 and 16.
+    leading_multiple: ClassVar[int] = 8
+    last_multiple: ClassVar[int] = 16
+
+    def operands(self, gemm: Gemm) -> Operands | None:
+        """The two operands of a GEMM, in the order of GEMM_OPERANDS; None: it runs in BF16."""
+        raise NotImplementedError
+
+    @property
+    def history_length(self) -> int:
+        """Passes that a scale looks back on."""
+        return 1
+
+    @property
+    def in_words(self) -> str:
+        """The recipe in one line, every setting named."""
+        settings = self.model_dump(exclude={"kind"})
+        kind = str(getattr(self, "kind"))  # noqa: B009 - each subclass declares its own
+        return f"{kind}({', '.join(f'{key}={value}' for key, value in settings.items())})" if settings else kind
+
+
+def per_gemm(gemm: Gemm, forward: Operands, data_gradient: Operands, weight_gradient: Operands) -> Operands:
+    """Choose by GEMM."""
+    return {"forward": forward, "data_gradient": data_gradient, "weight_gradient": weight_gradient}[gemm]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fp8migrate.evidence.growth import with_growth
 from fp8migrate.evidence.pairs import compare
 from fp8migrate.evidence.schema import Comparison
+from fp8migrate.facts.operands import GEMMS
 from fp8migrate.jobs import (
     Arm,
     CheckpointRef,
@@ -419,8 +420,10 @@ def conversion_of(job: Job, scenario: Scenario) -> Conversion | None:
         return None
     share = scenario.coverage
     layers = (
-        LayerConversion(name="layers.0.mlp.up", shape=(1408, 512), flops_share=share, converted=share > 0, reason=recipe.kind),
-        LayerConversion(name="lm_head", shape=(256, 512), flops_share=1 - share, converted=False, reason="keep_bf16: lm_head"),
+        LayerConversion(
+            name="layers.0.mlp.up", shape=(1408, 512), flops_share=share, gemms=GEMMS if share > 0 else (), reason=recipe.kind
+        ),
+        LayerConversion(name="lm_head", shape=(256, 512), flops_share=1 - share, reason="keep_bf16: lm_head"),
     )
     return Conversion(
         requested=recipe.kind,

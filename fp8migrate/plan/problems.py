@@ -46,7 +46,7 @@ def describe(schema: Schema) -> str:
     if "const" in schema:
         return str(schema["const"])
     if "enum" in schema:
-        return "one of " + ", ".join(schema["enum"])
+        return "one of " + ", ".join(map(str, schema["enum"]))
     if "anyOf" in schema:
         return " or ".join(describe(choice) for choice in schema["anyOf"] if choice.get("type") != "null")
     if "oneOf" in schema:

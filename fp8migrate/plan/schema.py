@@ -112,9 +112,13 @@ class Training(Settings):
 class PolicyRule(Settings):
     """Another recipe for some layers, or for some of their GEMMs. Of rules that overlap the later one holds."""
 
-    layers: str = Field(min_length=1, description="lm_head, first_layer, last_layer, or a name pattern (layers.*.mlp.down)")
+    layers: str = Field(
+        min_length=1,
+        description="lm_head, first_layer, last_layer, or a name pattern (layers.*.mlp.down)",
+        examples=["layers.*.mlp.down"],
+    )
     gemms: tuple[Gemm, ...] = Field(GEMMS, min_length=1, description="which of forward, data_gradient, weight_gradient")
-    recipe: Recipe = Field(description="how they are scaled; kind bf16 leaves them in BF16")
+    recipe: Recipe = Field(description="how they are scaled; kind bf16 leaves them in BF16", examples=[{"kind": "bf16"}])
 
 
 class Candidate(Settings):

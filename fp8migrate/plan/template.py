@@ -54,6 +54,9 @@ def _mapping(schema: Schema, values: Mapping[str, Any], indent: str) -> Iterator
             yield from _mapping(shape, values.get(key, {}), indent + "  ")
         elif "properties" in shape:
             yield _commented(f"{indent}{key}: null", f"{item['description']}; for example {_flow(shape)}")
+        elif isinstance(value, list) and "properties" in (member := resolve(shape.get("items", {}))):
+            yield _commented(f"{indent}{key}: {_written(value)}", f"{item['description']}; for example")
+            yield f"{indent}#   [{_flow(member)}]"
         else:
             explained = _first_sentence(schema) if key == "kind" and "description" not in item else _explained(item)
             yield _commented(f"{indent}{key}: {_written(value)}", explained)
@@ -89,7 +92,7 @@ def _explained(item: Schema) -> str:
     """A key's description, and its choices where it has some that the description does not name."""
     words = describe(item)
     description = item.get("description", words)
-    choices = [choice for choice in item.get("enum", ()) if choice not in description]
+    choices = [choice for choice in item.get("enum", ()) if str(choice) not in description]
     return f"{description}; {words}" if choices and description != words else str(description)
 
 
@@ -100,11 +103,18 @@ def _first_sentence(schema: Schema) -> str:
 def _flow(schema: Schema) -> str:
     """A mapping with its defaults on one line."""
     items = schema["properties"].items()
-    return "{" + ", ".join(f"{key}: {_written(item.get('default', item.get('const')))}" for key, item in items) + "}"
+    return "{" + ", ".join(f"{key}: {_written(_sample(item))}" for key, item in items) + "}"
+
+
+def _sample(item: Schema) -> Any:
+    """What stands for a key in an example: its default, its only value, or the example that the schema gives."""
+    return item.get("default", item.get("const", next(iter(item.get("examples", ())), None)))
 
 
 def _written(value: Any) -> str:
     """A value as YAML that reads back as the same value."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_written(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(_written(item) for item in value) + "]"
     if isinstance(value, str):

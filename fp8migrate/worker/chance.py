@@ -1,4 +1,4 @@
-"""Rounding by chance, from a counter instead of a generator: the same bits on every device, after a resume, and when compiled."""
+"""Rounding by chance, from a counter instead of a generator: the same bits on every device, resumed and compiled."""
 
 import torch
 from torch import Tensor

@@ -3,6 +3,7 @@
 `along` is the dimension that the GEMM sums over: tiles, rows and rotations lie along it.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -122,7 +123,8 @@ def hadamard(size: int) -> Tensor:
     matrix = torch.ones(1, 1)
     while matrix.shape[0] < size:
         matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)), 0)
-    return torch.tensor(_SIGNS_16, dtype=torch.float32)[:, None] * matrix / size**0.5
+    signs = torch.tensor(_SIGNS_16, dtype=torch.float32)[:, None]
+    return signs * matrix * (1 / math.sqrt(size))
 
 
 def gemm_operand(quantized: Quantized, operand: Operand) -> tuple[Tensor, Tensor | None]:

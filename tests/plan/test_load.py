@@ -185,27 +185,27 @@ BAD_KEYS = [
     (
         "{kind: delayed, amax",
         "{kind: dlayed, amax",
-        '11: candidate.recipe.kind: expected one of delayed, current, fixed, bf16, got "dlayed"; did you mean delayed?',
+        '11: candidate.recipe.kind: expected one of delayed, current, block, rowwise, rowwise_with_gw_hp, mxfp8, nvfp4, fixed, bf16, got "dlayed"; did you mean delayed?',
     ),
     (
         "{kind: delayed, amax",
         "{kind: 3, amax",
-        "11: candidate.recipe.kind: expected one of delayed, current, fixed, bf16, got 3",
+        "11: candidate.recipe.kind: expected one of delayed, current, block, rowwise, rowwise_with_gw_hp, mxfp8, nvfp4, fixed, bf16, got 3",
     ),
     (
         "{kind: delayed, amax",
         "{amax",
-        "11: candidate.recipe.kind: missing key; expected one of delayed, current, fixed, bf16",
+        "11: candidate.recipe.kind: missing key; expected one of delayed, current, block, rowwise, rowwise_with_gw_hp, mxfp8, nvfp4, fixed, bf16",
     ),
     (
         "{kind: delayed, amax_history_len: 16}",
         "delayed",
-        '11: candidate.recipe: expected a mapping with a kind: delayed, current, fixed, bf16, got "delayed"',
+        '11: candidate.recipe: expected a mapping with a kind: delayed, current, block, rowwise, rowwise_with_gw_hp, mxfp8, nvfp4, fixed, bf16, got "delayed"',
     ),
     (
         "{kind: delayed, amax_history_len: 16}",
         "{kind: current, amax_history_len: 16}",
-        "11: candidate.recipe.amax_history_len: unknown key; allowed: kind, format",
+        "11: candidate.recipe.amax_history_len: unknown key; allowed: kind, format, use_power_2_scales",
     ),
     (
         "{kind: delayed, amax_history_len: 16}",

@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fp8migrate.errors import PlanError
+from fp8migrate.facts.recipes import CurrentRecipe
 from fp8migrate.plan.schema import LlamaModel, Training
 from fp8migrate.plan.shrink import (
     MAX_ASPECT_CHANGE,
@@ -17,7 +18,8 @@ from fp8migrate.plan.shrink import (
     shrink,
     shrunk_training,
 )
-from fp8migrate.sizing.flops import count_parameters, gemm_sites, shape_refusals
+from fp8migrate.sizing.flops import count_parameters, gemm_sites
+from fp8migrate.sizing.policy import shape_refusal
 
 
 def llama(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int) -> LlamaModel:
@@ -59,7 +61,8 @@ def assert_same_shape(small: LlamaModel, model: LlamaModel, factor: float) -> No
     assert layer_parameters(small) <= layer_parameters(model)
     aspect = small.hidden_size * model.num_layers / (small.num_layers * model.hidden_size)
     assert 1 / MAX_ASPECT_CHANGE <= aspect <= MAX_ASPECT_CHANGE
-    assert shape_refusals(gemm_sites(small, 128), 1024) == {}
+    sites = [site for site in gemm_sites(small, 128) if site.is_linear]
+    assert [refusal for site in sites if (refusal := shape_refusal(site, [CurrentRecipe()], 1024))] == []
     assert small == LlamaModel.model_validate(small.model_dump())
 
 

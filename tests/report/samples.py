@@ -19,6 +19,7 @@ from fp8migrate.evidence.schema import (
     PairCurves,
     RunFact,
 )
+from fp8migrate.facts.operands import GEMMS
 from fp8migrate.jobs import Arm
 from fp8migrate.plan.audit import AuditRow
 from fp8migrate.records.schema import Conversion, Environment, LayerConversion, Outcome, Series
@@ -143,20 +144,14 @@ def conversion(layers: int = 4) -> Conversion:
             name=f"layers.{i}.{site}",
             shape=(512, 512),
             flops_share=0.9 / (layers * len(sites)),
-            converted=True,
+            gemms=GEMMS,
             reason="delayed hybrid",
         )
         for i in range(layers)
         for site in sites
     ]
-    found.append(
-        LayerConversion(name="lm_head", shape=(256, 512), flops_share=0.06, converted=False, reason="keep_bf16: lm_head")
-    )
-    found.append(
-        LayerConversion(
-            name="attention.scores", shape=(0, 0), flops_share=0.04, converted=False, reason="product of activations"
-        )
-    )
+    found.append(LayerConversion(name="lm_head", shape=(256, 512), flops_share=0.06, reason="keep_bf16: lm_head"))
+    found.append(LayerConversion(name="attention.scores", shape=(0, 0), flops_share=0.04, reason="product of activations"))
     return Conversion(
         requested="delayed hybrid",
         effective="delayed hybrid, emulated",

@@ -1,4 +1,4 @@
-"""Sites, parameters, FLOPs, filters: against figures from outside where there are any."""
+"""Sites, parameters, FLOPs: against figures from outside where there are any."""
 
 from math import isclose
 
@@ -6,15 +6,11 @@ import pytest
 
 from fp8migrate.plan.schema import LlamaModel
 from fp8migrate.sizing.flops import (
-    bf16_sites,
     count_parameters,
     flops_per_token,
     flops_shares,
     forward_flops_per_token,
-    fp8_flops_share,
     gemm_sites,
-    resolve_filters,
-    shape_refusals,
 )
 
 LLAMA_3_8B = LlamaModel(num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=8, ffn_hidden_size=14336, vocab_size=128256)
@@ -90,73 +86,3 @@ def test_attention_products_have_no_weight_gradient() -> None:
 
 def test_shares_sum_to_one() -> None:
     assert isclose(sum(flops_shares(gemm_sites(LLAMA_3_8B, 4096)).values()), 1.0, rel_tol=1e-12)
-
-
-def test_aliases_resolve_to_whole_layers_and_lm_head() -> None:
-    kept, unmatched = resolve_filters(names(SMALL), ["lm_head", "first_layer", "last_layer"])
-    assert kept["lm_head"] == "keep_bf16: lm_head"
-    assert kept["layers.0.mlp.up"] == "keep_bf16: first_layer"
-    assert kept["layers.1.attention.query"] == "keep_bf16: last_layer"
-    assert set(kept) == set(names(SMALL))
-    assert unmatched == ()
-
-
-def test_last_layer_is_the_highest_number_not_the_last_in_the_alphabet() -> None:
-    deep = LlamaModel(num_layers=11, hidden_size=64, num_heads=4, num_kv_heads=2, ffn_hidden_size=176)
-    kept, _ = resolve_filters(names(deep), ["last_layer", "first_layer"])
-    assert {name.split(".")[1] for name in kept} == {"0", "10"}
-
-
-def test_patterns_match_site_names() -> None:
-    kept, unmatched = resolve_filters(names(SMALL), ["layers.*.mlp.down"])
-    assert sorted(kept) == ["layers.0.mlp.down", "layers.1.mlp.down"]
-    assert unmatched == ()
-
-
-def test_a_filter_that_matches_nothing_is_reported_once() -> None:
-    # The field's case: the plan says `output`, the module is called lm_head, and the head is quantised silently.
-    assert resolve_filters(names(SMALL), ["output", "LM_HEAD", "output"]) == ({}, ("output", "LM_HEAD"))
-
-
-def test_aliases_without_layers_are_unmatched() -> None:
-    assert resolve_filters(["lm_head"], ["first_layer"]) == ({}, ("first_layer",))
-
-
-def test_where_filters_overlap_the_first_gives_the_reason() -> None:
-    kept, _ = resolve_filters(names(SMALL), ["layers.0.mlp.up", "first_layer"])
-    assert kept["layers.0.mlp.up"] == "keep_bf16: layers.0.mlp.up"
-
-
-def test_aligned_shapes_are_not_refused() -> None:
-    assert shape_refusals(gemm_sites(SMALL, 128), 1024) == {}
-
-
-def test_an_odd_feed_forward_is_refused_by_dimension() -> None:
-    odd = LlamaModel(num_layers=1, hidden_size=64, num_heads=4, num_kv_heads=2, ffn_hidden_size=170)
-    assert shape_refusals(gemm_sites(odd, 128), 1024) == {
-        "layers.0.mlp.gate": "out_features 170 is not a multiple of 16: pad it",
-        "layers.0.mlp.up": "out_features 170 is not a multiple of 16: pad it",
-        "layers.0.mlp.down": "in_features 170 is not a multiple of 16: pad it",
-    }
-
-
-def test_an_odd_number_of_tokens_refuses_every_linear_layer() -> None:
-    refused = shape_refusals(gemm_sites(SMALL, 9), 9)
-    assert len(refused) == 15
-    assert set(refused.values()) == {"micro_batch_size × sequence_length = 9 is not a multiple of 8: change either"}
-
-
-def test_everything_that_stays_in_bf16_has_a_reason() -> None:
-    odd = LlamaModel(num_layers=1, hidden_size=64, num_heads=4, num_kv_heads=2, ffn_hidden_size=170)
-    sites = gemm_sites(odd, 128)
-    kept, unmatched = bf16_sites(sites, ["lm_head", "*.products", "layers.0.mlp.up"], 1024)
-    assert kept == {
-        "layers.0.mlp.gate": "out_features 170 is not a multiple of 16: pad it",
-        "layers.0.mlp.up": "keep_bf16: layers.0.mlp.up",
-        "layers.0.mlp.down": "in_features 170 is not a multiple of 16: pad it",
-        "layers.0.attention.products": "a product of activations: attention runs in BF16",
-        "lm_head": "keep_bf16: lm_head",
-    }
-    assert unmatched == ("*.products",)
-    attention = sum(share for name, share in flops_shares(sites).items() if name not in kept)
-    assert isclose(fp8_flops_share(sites, kept), attention)

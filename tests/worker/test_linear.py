@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from fp8migrate.facts.operands import GEMMS
 from fp8migrate.facts.recipes import CurrentRecipe, DelayedRecipe, FixedRecipe, Recipe
 from fp8migrate.worker import checkpoint
-from fp8migrate.worker.backends.emulated import EmulatedLinear, forward_mode, scalers
+from fp8migrate.worker.backends.emulated import EmulatedLinear, forward_mode
 from fp8migrate.worker.data.sampling import training_stream
 from fp8migrate.worker.gemm import Gemm
 from fp8migrate.worker.linear import Linear
+from fp8migrate.worker.quantizers import Quantizer, end_pass, quantizers
 from fp8migrate.worker.tasks.train import TrainingState, document_losses, move_one_ulp, update, warm_scales, weights_sha256
 from tests.worker import runs
 from tests.worker.runs import BF16, CURRENT, DELAYED, OFF, TRAINING, new_state
@@ -37,7 +39,7 @@ def layer_of(weight: Tensor, gemm: Gemm, recipe: Recipe | None = None) -> Linear
     plain = Linear(K, N)
     with torch.no_grad():
         plain.weight.copy_(weight)
-    layer = plain if recipe is None else EmulatedLinear(plain, recipe)
+    layer = plain if recipe is None else EmulatedLinear(plain, dict.fromkeys(GEMMS, recipe))
     layer._gemm = gemm
     return layer
 
@@ -110,8 +112,7 @@ def test_a_delayed_layer_uses_the_scales_of_earlier_passes() -> None:
     y, _, _ = step(layer, x, dy)
     e4m3, e5m2 = (ml_dtypes.float8_e4m3fn, 448.0), (ml_dtypes.float8_e5m2, 57344.0)
     assert_one_bf16_rounding(y, on_grid(x, *e4m3, 1.0), on_grid(w, *e4m3, 1.0).T)
-    for scaler in scalers(layer):
-        scaler.end_pass()
+    end_pass(layer)
     with torch.no_grad():
         layer.weight.mul_(2)
     y, dx, dw = step(layer, 3 * x, 4 * dy)
@@ -211,9 +212,15 @@ def test_the_copy_of_a_weight_follows_the_weight(
     assert not torch.equal(after, before)
 
 
-def weight_scaler_counts(state: TrainingState) -> set[int]:
-    layers = [module for module in state.model.modules() if isinstance(module, EmulatedLinear) and module.enabled]
-    return {layer.weight_scaler.count for layer in layers}
+def quantizer(layer: nn.Module, name: str) -> Quantizer:
+    found = layer.get_submodule(f"quantizers.{name}")
+    assert isinstance(found, Quantizer)
+    return found
+
+
+def weights_quantised(state: TrainingState) -> set[int]:
+    layers = [module for module in state.model.modules() if isinstance(module, EmulatedLinear) and len(module.quantizers)]
+    return {quantizer(layer, "weight").tally.quantized for layer in layers}
 
 
 @pytest.mark.parametrize("precision", [CURRENT, DELAYED], ids=["current", "delayed"])
@@ -222,9 +229,9 @@ def test_under_accumulation_a_weight_is_quantised_once_a_step_and_inputs_once_a_
     state = new_state(precision, training)
     for number in range(1, 4):
         update(state, training, some_batch(number), 1e-2)
-        assert weight_scaler_counts(state) == {number}
+        assert weights_quantised(state) == {number}
     layer = state.model.layers[0].mlp.down
-    assert (layer.input_scaler.count, layer.gradient_scaler.count) == (12, 12)
+    assert [quantizer(layer, name).tally.quantized for name in ("input", "gradient")] == [12, 12]
 
 
 def test_micro_batches_add_up_to_the_batch() -> None:
@@ -277,8 +284,8 @@ def test_warm_passes_leave_every_scale_as_the_next_step_needs_it() -> None:
     assert weights_sha256(state.model) == before
     layer = state.model.layers[0].mlp.down
     amax = float(layer.weight.detach().abs().max().bfloat16())
-    assert float(layer.weight_scaler.scale) == pytest.approx(448 / amax)
-    _, inverse_scale = layer.prepare_weight()
+    assert float(quantizer(layer, "weight").get_buffer("scale")) == pytest.approx(448 / amax)
+    inverse_scale = layer.prepare_weight("forward").factor
     assert inverse_scale is not None
     assert float(inverse_scale) == pytest.approx(amax / 448)
-    assert all(float(scaler.scale) > 1 for scaler in scalers(state.model))
+    assert all(float(each.get_buffer("scale")) > 1 for each in quantizers(state.model))

@@ -8,37 +8,54 @@ import torch
 from torch import Tensor
 
 from fp8migrate.facts.formats import E2M1, E4M3, E5M2, FormatInfo
-from fp8migrate.facts.recipes import CurrentRecipe, DelayedRecipe, FixedRecipe
-from fp8migrate.worker.scaling import FLOAT32_MAX, CurrentScaler, DelayedScaler, FixedScaler, Scaler, scaler_factory
+from fp8migrate.facts.operands import AmaxHistory, Operand
+from fp8migrate.worker.quantizers import Quantizer, end_pass
+from fp8migrate.worker.scaling import FLOAT32_MAX
 
 
-def passes(scaler: Scaler, amaxes: Sequence[float]) -> list[float]:
+def low(quantizer: Quantizer, values: Sequence[float]) -> tuple[list[float], float]:
+    """One row quantised: values on the grid, and the scale that brought them there."""
+    found = quantizer.quantize(torch.tensor([values]), along=1)
+    return found.values[0].tolist(), 1 / float(found.inverse_scale)
+
+
+def passes(quantizer: Quantizer, amaxes: Sequence[float]) -> list[float]:
     """Quantise one tensor of each amax, a pass each; the scales that they met."""
     scales = []
     for amax in amaxes:
-        scales.append(1 / float(scaler.quantize(torch.tensor([amax, -amax / 4])).inverse_scale))
-        scaler.end_pass()
+        scales.append(low(quantizer, [amax, -amax / 4])[1])
+        end_pass(quantizer)
     return scales
 
 
-def delayed(length: int = 3, **settings: object) -> DelayedScaler:
-    return DelayedScaler(E4M3, DelayedRecipe(amax_history_len=length, **settings))  # type: ignore[arg-type]
+def current(info: FormatInfo = E4M3) -> Quantizer:
+    return Quantizer(Operand(info))
+
+
+def delayed(length: int = 3, compute: str = "max", margin: int = 0, info: FormatInfo = E4M3) -> Quantizer:
+    return Quantizer(Operand(info, history=AmaxHistory(length, compute, margin)))  # type: ignore[arg-type]
+
+
+def scale(quantizer: Quantizer) -> float:
+    return float(quantizer.get_buffer("scale"))
+
+
+def history(quantizer: Quantizer) -> list[float]:
+    return quantizer.get_buffer("amax_history").tolist()  # type: ignore[no-any-return]
 
 
 def test_current_scaling_maps_the_largest_magnitude_to_the_formats_largest() -> None:
-    found = CurrentScaler(E4M3).quantize(torch.tensor([3.5, -1.75, 0.0]))
+    found = current().quantize(torch.tensor([[3.5, -1.75, 0.0]]), along=1)
     assert float(found.inverse_scale) == 1 / 128  # scale 448 / 3.5
-    assert found.values.tolist() == [448.0, -224.0, 0.0]
-    assert (found.values * found.inverse_scale).tolist() == [3.5, -1.75, 0.0]
-    assert float(CurrentScaler(E5M2).quantize(torch.tensor([-7.0])).inverse_scale) == 7 / 57344
-    assert float(CurrentScaler(E2M1).quantize(torch.tensor([-3.0])).inverse_scale) == 0.5
+    assert found.values.tolist() == [[448.0, -224.0, 0.0]]
+    assert found.dequantized().tolist() == [[3.5, -1.75, 0.0]]
+    assert low(current(E5M2), [-7.0])[1] == pytest.approx(57344 / 7)
+    assert low(current(E2M1), [-3.0])[1] == 2.0
 
 
 def test_current_scaling_rounds_to_bf16_before_it_looks() -> None:
     """3.501 is 3.5 in BF16, and that is the amax."""
-    found = CurrentScaler(E4M3).quantize(torch.tensor([3.501, 1.0]))
-    assert float(found.inverse_scale) == 1 / 128
-    assert found.values.tolist() == [448.0, 128.0]
+    assert low(current(), [3.501, 1.0]) == ([448.0, 128.0], 128.0)
 
 
 @pytest.mark.parametrize("info", [E4M3, E5M2, E2M1], ids=lambda info: info.name)
@@ -46,12 +63,11 @@ def test_a_scale_is_the_float32_quotient_for_every_amax(info: FormatInfo) -> Non
     """Rounded once, as Transformer Engine divides: a scale one ulp off moves values that lie on a tie."""
     amaxes = (1 + torch.arange(128) / 128).to(torch.bfloat16)
     expected = np.float32(info.max_finite) / amaxes.float().numpy()
-    current, last = CurrentScaler(info), DelayedScaler(info, DelayedRecipe(amax_history_len=1))
-    for amax, scale in zip(amaxes, expected, strict=True):
-        assert float(current.scale_for(amax[None])) == scale
-        last.quantize(amax[None])
-        last.end_pass()
-        assert float(last.scale) == scale
+    last = delayed(1, info=info)
+    for amax, quotient in zip(amaxes, expected, strict=True):
+        assert float(current(info).quantize(amax[None, None], 1).inverse_scale) == np.float32(1) / quotient
+        passes(last, [float(amax)])
+        assert scale(last) == quotient
 
 
 @pytest.mark.parametrize(
@@ -63,30 +79,25 @@ def test_a_scale_is_the_float32_quotient_for_every_amax(info: FormatInfo) -> Non
     ],
 )
 def test_current_scaling_of_an_amax_that_is_no_scale_is_one(x: list[float], values: list[float]) -> None:
-    found = CurrentScaler(E4M3).quantize(torch.tensor(x))
-    assert float(found.inverse_scale) == 1.0
-    assert found.values.tolist() == values
+    assert low(current(), x) == (values, 1.0)
 
 
 def test_current_scaling_passes_a_nan_on() -> None:
-    found = CurrentScaler(E4M3).quantize(torch.tensor([float("nan"), 1.0]))
-    assert found.values.isnan().tolist() == [True, False]
+    assert np.isnan(low(current(), [float("nan"), 1.0])[0]).tolist() == [True, False]
 
 
 def test_a_scale_that_overflows_becomes_the_largest_float32() -> None:
-    scaler = CurrentScaler(E5M2)
-    assert float(scaler.scale_for(torch.tensor([1e-38], dtype=torch.bfloat16))) == pytest.approx(FLOAT32_MAX)
-    cold = DelayedScaler(E5M2, DelayedRecipe(amax_history_len=2))
+    assert low(current(E5M2), [1e-38])[1] == pytest.approx(FLOAT32_MAX)
+    cold = delayed(2, info=E5M2)
     passes(cold, [1e-38])
-    assert float(cold.scale) == pytest.approx(FLOAT32_MAX)
+    assert scale(cold) == pytest.approx(FLOAT32_MAX)
 
 
 def test_fixed_scaling_never_looks_at_the_tensor() -> None:
-    scaler = FixedScaler(E4M3, 8.0)
-    found = scaler.quantize(torch.tensor([1.0, 100.0, 2.0**-13]))
-    assert found.values.tolist() == [8.0, 448.0, 0.0]
-    assert float(found.inverse_scale) == 0.125
-    assert passes(scaler, [5.0, 0.0, 1e6]) == [8.0, 8.0, 8.0]
+    fixed = Quantizer(Operand(E4M3, constant=8.0))
+    assert low(fixed, [1.0, 100.0, 2.0**-13]) == ([8.0, 448.0, 0.0], 8.0)
+    assert passes(fixed, [5.0, 0.0, 1e6]) == [8.0, 8.0, 8.0]
+    assert not fixed.state_dict()  # a constant of the recipe is nobody's state
 
 
 def test_delayed_scaling_is_cold_first_then_uses_earlier_passes() -> None:
@@ -103,18 +114,16 @@ def test_a_history_of_one_holds_the_pass_that_has_just_ended() -> None:
 
 
 def test_the_history_as_transformer_engine_lays_it_out() -> None:
-    """Rolled by -1 with index 0 cleared: the newest stands last, and index 0 collects the pass under way."""
-    scaler = delayed(4)
-    passes(scaler, [1.0, 2.0, 4.0])
-    assert scaler.amax_history.tolist() == [0.0, 1.0, 2.0, 4.0]
-    scaler.quantize(torch.tensor([0.5]))
-    assert scaler.amax_history.tolist() == [0.5, 1.0, 2.0, 4.0]
-    scaler.end_pass()
-    assert scaler.amax_history.tolist() == [0.0, 2.0, 4.0, 0.5]
+    """Rolled by -1 with index 0 cleared: the newest stands last."""
+    found = delayed(4)
+    passes(found, [1.0, 2.0, 4.0])
+    assert history(found) == [0.0, 1.0, 2.0, 4.0]
+    passes(found, [0.5])
+    assert history(found) == [0.0, 2.0, 4.0, 0.5]
 
 
 def test_most_recent_looks_at_one_pass_only() -> None:
-    assert passes(delayed(3, amax_compute="most_recent"), [28.0, 7.0, 3.5, 3.5]) == [1.0, 16.0, 64.0, 128.0]
+    assert passes(delayed(3, "most_recent"), [28.0, 7.0, 3.5, 3.5]) == [1.0, 16.0, 64.0, 128.0]
 
 
 def test_margin_takes_powers_of_two_off_the_scale() -> None:
@@ -123,80 +132,74 @@ def test_margin_takes_powers_of_two_off_the_scale() -> None:
 
 @pytest.mark.parametrize("amax", [0.0, float("inf"), float("nan")])
 def test_an_amax_that_is_no_scale_leaves_the_scale_as_it_was(amax: float) -> None:
-    scaler = delayed(1)
-    passes(scaler, [3.5, amax])
-    assert float(scaler.scale) == 128.0
+    found = delayed(1)
+    passes(found, [3.5, amax])
+    assert scale(found) == 128.0
 
 
 def test_two_tensors_in_one_pass_share_its_entry() -> None:
-    scaler = delayed()
-    scaler.quantize(torch.tensor([7.0]))
-    scaler.quantize(torch.tensor([3.5]))
-    scaler.end_pass()
-    assert scaler.amax_history.tolist() == [0.0, 0.0, 7.0]
-    assert float(scaler.scale) == 64.0
+    found = delayed()
+    low(found, [7.0])
+    passes(found, [3.5])
+    assert history(found) == [0.0, 0.0, 7.0]
+    assert scale(found) == 64.0
 
 
-def test_a_pass_without_a_tensor_leaves_no_entry() -> None:
-    """A weight quantised once a step takes one place in its history, however many micro-batches the step has."""
-    scaler = delayed()
-    passes(scaler, [7.0])
-    scaler.end_pass()
-    scaler.end_pass()
-    assert scaler.amax_history.tolist() == [0.0, 0.0, 7.0]
+def test_a_pass_without_a_tensor_rolls_the_history_and_keeps_the_scale() -> None:
+    """As in Transformer Engine: a weight quantised once a step has an entry of 0 for each further micro-batch."""
+    found = delayed()
+    passes(found, [7.0])
+    for _ in range(4):
+        end_pass(found)
+    assert history(found) == [0.0, 0.0, 0.0]
+    assert scale(found) == 64.0
 
 
-def state(scaler: Scaler) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in scaler.state_dict().items()}
+def test_quantisers_of_several_rules_move_on_together() -> None:
+    found = torch.nn.ModuleList([delayed(3), delayed(3, margin=1), delayed(1, info=E5M2), current()])
+    for quantizer in found:
+        low(quantizer, [3.5])  # type: ignore[arg-type]
+    end_pass(found)
+    assert [scale(quantizer) for quantizer in found[:3]] == [128.0, 64.0, 16384.0]  # type: ignore[arg-type]
+
+
+def state(quantizer: Quantizer) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in quantizer.state_dict().items()}
 
 
 def test_recording_off_changes_nothing() -> None:
-    scaler = delayed()
-    passes(scaler, [3.5])
-    scaler.quantize(torch.tensor([7.0]))  # a pass under way
-    before = state(scaler)
-    scaler.recording = False
-    found = scaler.quantize(torch.tensor([100.0, 1.0]))
-    assert found.values.tolist() == [448.0, 128.0]
-    scaler.recording = True
-    after = state(scaler)
+    found = delayed()
+    passes(found, [3.5])
+    low(found, [7.0])  # a pass under way
+    before = state(found)
+    found.tally.recording = False
+    assert low(found, [100.0, 1.0]) == ([448.0, 128.0], 128.0)
+    found.tally.recording = True
+    after = state(found)
     assert before.keys() == after.keys() == {"amax_history", "scale"}
     assert all(torch.equal(before[name], after[name]) for name in before)
-    scaler.end_pass()
-    assert float(scaler.scale) == 64.0
+    end_pass(found)
+    assert scale(found) == 64.0
 
 
-def test_an_evaluation_alone_does_not_end_a_pass() -> None:
-    scaler = delayed()
-    scaler.recording = False
-    scaler.quantize(torch.tensor([100.0]))
-    scaler.recording = True
-    scaler.end_pass()
-    assert scaler.amax_history.tolist() == [0.0, 0.0, 0.0]
-    assert float(scaler.scale) == 1.0
-
-
-def test_the_scale_handed_out_stays_when_the_scaler_moves_on() -> None:
+def test_the_scale_handed_out_stays_when_the_quantiser_moves_on() -> None:
     """The backward pass undoes the scale that the forward pass applied."""
-    scaler = delayed()
-    passes(scaler, [3.5])
-    scale = scaler.scale_for(torch.tensor([14.0]))
-    scaler.end_pass()
-    assert (float(scale), float(scaler.scale)) == (128.0, 32.0)
+    found = delayed()
+    passes(found, [3.5])
+    handed = found.quantize(torch.tensor([[14.0]]), along=1)
+    end_pass(found)
+    assert (1 / float(handed.inverse_scale), scale(found)) == (128.0, 32.0)
 
 
 def test_every_quantised_tensor_is_counted() -> None:
-    scaler = CurrentScaler(E4M3)
-    passes(scaler, [1.0, 2.0, 3.0])
-    assert scaler.count == 3
+    found = current()
+    passes(found, [1.0, 2.0, 3.0])
+    assert found.tally.quantized == 3
 
 
-def test_each_recipe_has_its_scaler() -> None:
-    assert isinstance(scaler_factory(CurrentRecipe())(E4M3), CurrentScaler)
-    made = scaler_factory(DelayedRecipe(amax_history_len=7))(E5M2)
-    assert isinstance(made, DelayedScaler)
-    assert made.amax_history.shape == (7,)
-    assert made.info is E5M2
-    fixed = scaler_factory(FixedRecipe(scale=4.0))(E4M3)
-    assert float(fixed.scale_for(torch.ones(1))) == 4.0
-    assert not fixed.state_dict()  # a constant of the recipe is nobody's state
+def test_what_a_pass_has_seen_moves_with_the_module() -> None:
+    found = delayed()
+    low(found, [7.0])
+    found.to(torch.float64)  # a module may be moved between a forward and its end_pass
+    assert found.pass_amax.dtype == torch.float64
+    assert float(found.pass_amax) == 7.0

@@ -11,7 +11,7 @@ BLOCK = 32
 
 
 class Mxfp8Recipe(ScalingRecipe):
-    """OCP microscaling with the exponent rounded up, so that nothing saturates (Transformer Engine; cuBLAS 12.8 and newer)."""
+    """OCP microscaling with the exponent rounded up, so that nothing saturates."""
 
     source: ClassVar[str] = "Transformer Engine, MXFP8BlockScaling; OCP Microscaling Formats (MX) v1.0"
     leading_multiple: ClassVar[int] = BLOCK

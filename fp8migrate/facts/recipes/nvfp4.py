@@ -12,8 +12,11 @@ BLOCK = 16
 
 
 class Nvfp4Recipe(ScalingRecipe):
-    """Four bits in every GEMM, with three aids: squares of weights share a scale, both operands of the weight gradient are
-    rotated by a random Hadamard matrix, and gradients are rounded stochastically."""
+    """Four bits in every GEMM.
+
+    Three aids: squares of weights share a scale, both operands of the weight gradient are rotated by a random Hadamard
+    matrix, and gradients are rounded stochastically.
+    """
 
     source: ClassVar[str] = "Transformer Engine, NVFP4BlockScaling; arXiv 2509.25149"
     leading_multiple: ClassVar[int] = BLOCK

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fp8migrate.worker.rounding import round_to_bf16
+from fp8migrate.worker.rounding import bf16_values, round_to_bf16
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ class Gemm:
             product = product if col_factor is None else product.mul_(col_factor)
         if bias is not None:
             product = product.add_(bias)
-        return product.to(torch.bfloat16) if self.native else round_to_bf16(product)
+        # Rounded before the cast: compiled code would carry the unrounded product on.
+        return bf16_values(product).to(torch.bfloat16) if self.native else round_to_bf16(product)
 
 
 def _are_scalars(*factors: Tensor | None) -> bool:

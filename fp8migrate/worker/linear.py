@@ -90,6 +90,7 @@ class Linear(nn.Module):
     parameter is sharded or the layer is compiled none is kept, and the weight is quantised in each pass.
     """
 
+    gemm: Gemm
     _weights: dict[GemmName, tuple[object, Prepared]]
     _sharded: bool
 
@@ -98,7 +99,7 @@ class Linear(nn.Module):
         self.in_features, self.out_features = in_features, out_features
         self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=torch.float32))
         self.register_parameter("bias", None)
-        self._gemm: Gemm | None = None
+        self.gemm = gemm_for(self.weight.device)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """FSDP2 gathers weights into a new parameter's storage without moving its version on: exchanging it must be noticed."""
@@ -108,11 +109,11 @@ class Linear(nn.Module):
             # By name: importing it takes longer than a small job.
             self.__dict__["_sharded"] = self.__dict__.get("_sharded", False) or type(value).__name__ == "DTensor"
 
-    @property
-    def gemm(self) -> Gemm:
-        if self._gemm is None:
-            self._gemm = gemm_for(self.weight.device)
-        return self._gemm
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Linear":
+        """Moved to another device, it multiplies as that device does."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.gemm = gemm_for(self.weight.device)
+        return self
 
     def output_dtype(self, x: Tensor) -> torch.dtype:
         """x's own; under autocast the dtype that it gives a linear layer."""

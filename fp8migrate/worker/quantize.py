@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fp8migrate.facts.operands import Operand
 from fp8migrate.worker.chance import round_stochastically_, uniform_noise
-from fp8migrate.worker.rounding import round_to_format_
-from fp8migrate.worker.scaling import Scales, scales_for
+from fp8migrate.worker.rounding import bf16_values, round_to_format_
+from fp8migrate.worker.scaling import Scales, inverse, scales_for
 
 # Signs of the random Hadamard transform: fixed, as Transformer Engine's, so that both operands and all ranks agree.
 _SIGNS_16 = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
@@ -60,12 +60,12 @@ def quantize(
         raise ValueError("stochastic rounding needs a noise_seed")
     if (operand.history or operand.constant is not None) and scale is None:
         raise ValueError("delayed and constant scaling need a scale")
-    rounded = x.to(torch.bfloat16)
+    rounded = bf16_values(x)
     if operand.hadamard:
         rounded = rotate(rounded, operand.hadamard, along)
     if operand.tile == (None, None):
-        scales = Scales(scale, scale.reciprocal()) if scale is not None else scales_for(largest(rounded), operand)
-        values = rounded.to(torch.float32).mul_(scales.scale)
+        scales = Scales(scale, inverse(scale)) if scale is not None else scales_for(largest(rounded), operand)
+        values = rounded.to(torch.float32) * scales.scale
         return Quantized(_cast(values, operand, noise_seed), scales.inverse, scales.outer, (values.shape[0], values.shape[1]))
     return _quantize_tiles(rounded, operand, along, noise_seed)
 
@@ -112,7 +112,7 @@ def rotate(x: Tensor, size: int, along: int) -> Tensor:
     lines = x if along == 1 else x.t()
     lines = F.pad(lines, (0, -lines.shape[1] % size))
     matrix = hadamard(size).to(x.device)
-    rotated = (lines.to(torch.float32).reshape(-1, size) @ matrix).to(torch.bfloat16).view(lines.shape)
+    rotated = bf16_values(lines.to(torch.float32).reshape(-1, size) @ matrix).view(lines.shape)
     return rotated if along == 1 else rotated.t()
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fp8migrate.facts.operands import AmaxHistory, Operand
 from fp8migrate.worker.quantize import Quantized, largest, quantize
+from fp8migrate.worker.rounding import bf16_values
 from fp8migrate.worker.scaling import next_scales
 
 # An odd multiplier spreads the seeds of layers over the 64 bits (the golden ratio, as in splitmix64).
@@ -66,7 +67,7 @@ class Quantizer(nn.Module):
     def _delayed_scale(self, x: Tensor) -> Tensor:
         """The scale from earlier passes; x's own amax counts for the next."""
         if self.tally.recording:
-            self.pass_amax.copy_(torch.maximum(self.pass_amax, largest(x.to(torch.bfloat16))))
+            self.pass_amax.copy_(torch.maximum(self.pass_amax, largest(bf16_values(x))))
         # A copy: `end_pass` moves the scale on, and the backward pass still needs this one.
         return self.get_buffer("scale").clone()
 

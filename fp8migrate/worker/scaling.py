@@ -38,7 +38,7 @@ def scales_for(amax: Tensor, operand: Operand, tensor_amax: Tensor | None = None
     scale = _quotient(operand.format.max_finite, amax, operand.least_amax)
     if operand.scale == "power_of_two":
         scale = (scale.view(torch.int32) & _EXPONENT_AND_SIGN).view(torch.float32)
-    return Scales(scale, scale.reciprocal())
+    return Scales(scale, inverse(scale))
 
 
 def next_scales(history_nl: Tensor, scale_n: Tensor, format_max: float, rule: AmaxHistory) -> Tensor:
@@ -53,14 +53,23 @@ def _quotient(format_max: float, amax: Tensor, least_amax: float) -> Tensor:
     """format_max / amax as `Operand.least_amax` says, at most the largest float32."""
     if least_amax > 0:
         # torchao divides in float64 and rounds once more; an amax of Inf gives scale 0.
-        return _divided(format_max, amax.double().clamp(min=least_amax)).to(torch.float32)
+        return _divided(format_max, amax.clamp(min=least_amax))
     usable = (amax > 0) & (amax < torch.inf)
     return torch.where(usable, _divided(format_max, amax).clamp(max=FLOAT32_MAX), 1.0)
 
 
 def _divided(number: float, tensor: Tensor) -> Tensor:
-    """number / tensor, rounded once. torch's own number / tensor is number · (1 / tensor), rounded twice: ties then break."""
-    return torch.full_like(tensor, number) / tensor
+    """number / tensor, float32, rounded once.
+
+    In float64, where a quotient of BF16 values is never near a tie of float32. In float32 torch's own number / tensor is
+    number · (1 / tensor), rounded twice, and compiled GPU code divides with an error of 2 ulp.
+    """
+    return (number / tensor.double()).to(torch.float32)
+
+
+def inverse(tensor: Tensor) -> Tensor:
+    """1 / tensor, float32, rounded once."""
+    return tensor.double().reciprocal().to(torch.float32)
 
 
 def _e8m0_scales(amax: Tensor, format_max: float) -> Scales:
@@ -68,7 +77,7 @@ def _e8m0_scales(amax: Tensor, format_max: float) -> Scales:
 
     Code 0 scales by 1, not by 2^127, as Transformer Engine's and torchao's casts do: amaxes below 2^-118 or so are lost.
     """
-    quotient = amax / torch.full_like(amax, format_max)
+    quotient = (amax.double() / format_max).to(torch.float32)
     bits = quotient.view(torch.int32)
     exponent, mantissa = bits >> _MANTISSA_BITS, bits & _MANTISSA
     # A subnormal quotient is at most 2^-127, code 0, up to half of the subnormal range.
@@ -91,8 +100,8 @@ def _two_level_scales(amax: Tensor, tensor_amax: Tensor, format_max: float) -> S
     """
     outer_scale = _divided(E4M3.max_finite * format_max, tensor_amax).clamp(max=FLOAT32_MAX)
     outer_scale = torch.where(outer_scale == 0, 1.0, outer_scale)
-    outer = outer_scale.reciprocal()
-    unit = outer_scale * torch.full_like(outer_scale, format_max).reciprocal()
+    outer = inverse(outer_scale)
+    unit = outer_scale * inverse(torch.full_like(outer_scale, format_max))
     stored = round_to_format_((amax * unit).clamp(max=FLOAT32_MAX).contiguous(), E4M3)
-    scale = (stored * outer).reciprocal().clamp(max=FLOAT32_MAX)
+    scale = inverse(stored * outer).clamp(max=FLOAT32_MAX)
     return Scales(scale, stored, outer)

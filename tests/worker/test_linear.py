@@ -40,7 +40,7 @@ def layer_of(weight: Tensor, gemm: Gemm, recipe: Recipe | None = None) -> Linear
     with torch.no_grad():
         plain.weight.copy_(weight)
     layer = plain if recipe is None else EmulatedLinear(plain, dict.fromkeys(GEMMS, recipe))
-    layer._gemm = gemm
+    layer.gemm = gemm
     return layer
 
 

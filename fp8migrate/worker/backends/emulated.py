@@ -16,6 +16,7 @@ from fp8migrate.jobs import Precision
 from fp8migrate.records.schema import Conversion, LayerConversion
 from fp8migrate.sizing.flops import flops_shares, gemm_sites
 from fp8migrate.sizing.policy import resolve_policy
+from fp8migrate.worker.gemm import gemm_for
 from fp8migrate.worker.linear import CONTRACTION, Linear, Prepared
 from fp8migrate.worker.models.llama import Llama
 from fp8migrate.worker.quantize import gemm_operand
@@ -40,7 +41,7 @@ class EmulatedLinear(Linear):
         assert bias is None or isinstance(bias, nn.Parameter)
         self.weight = weight
         self.register_parameter("bias", bias)
-        self._gemm = None
+        self.gemm = gemm_for(weight.device)
         self.enabled = True
         self._operands = _operands(recipes)
         tensors: tuple[TensorName, ...] = ("input", "weight", "gradient")

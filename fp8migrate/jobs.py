@@ -44,6 +44,16 @@ class DataOrder(Settings):
     seed: int = Field(ge=0)
 
 
+class TensorStats(Settings):
+    """Look at the tensors of every linear layer during some updates: what each recipe would lose of them. Changes no result."""
+
+    steps: tuple[int, ...] = Field(
+        min_length=1, description="updates, counted from 1, in whose first micro-batch rows are taken"
+    )
+    recipes: tuple[Recipe, ...] = Field(min_length=1, description="recipes under which they are quantised")
+    max_tokens: int = Field(ge=1, description="rows of each tensor that are looked at: the first ones")
+
+
 class Train(Settings):
     """Train from `first_step` (0, or the step of the job's start checkpoint) to `last_step`."""
 
@@ -64,6 +74,7 @@ class Train(Settings):
     validate_forwards: tuple[Forward, ...] = ("bf16",)
     checkpoint_at: tuple[int, ...] = Field((), description="steps whose checkpoints are kept")
     resume_every: int = Field(100, ge=1, description="steps between checkpoints that a killed run resumes from")
+    tensor_stats: TensorStats | None = Field(None, description="the advisor's samples; of the phase baseline's BF16 run alone")
 
 
 class ForwardCheck(Settings):

@@ -236,6 +236,22 @@ class Budget(Settings):
     gpu_hours: float | None = Field(None, gt=0, description="refuse to start a plan estimated to cost more than this")
 
 
+class Advisor(Settings):
+    """Tensors of the BF16 run are quantised under every recipe: a forecast that needs no FP8 hardware, and never a verdict.
+
+    Takes less than asked for where it would cost more than 2 % of the run; one sample at least.
+    """
+
+    samples: int = Field(4, ge=0, le=64, description="updates whose tensors are looked at; 0: no advice")
+    max_tokens: int = Field(512, ge=128, le=8192, description="rows of each tensor that are looked at")
+
+
+class BaselinePhase(Settings):
+    """The plan's model in BF16."""
+
+    advisor: Advisor = Field(Advisor(), description="what each recipe would lose of the BF16 run's tensors")
+
+
 class SmallScalePhase(Settings):
     """The plan's model shrunk, so that pairs of whole runs are affordable."""
 
@@ -248,6 +264,7 @@ class SmallScalePhase(Settings):
 class Phases(Settings):
     """Settings of the phases."""
 
+    baseline: BaselinePhase = Field(BaselinePhase(), description="the model in BF16, and advice from its tensors")
     small_scale: SmallScalePhase = Field(SmallScalePhase(), description="pairs of a shrunk model")
 
 

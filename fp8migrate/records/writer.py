@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from fp8migrate.errors import UsageError
 from fp8migrate.jobs import Forward
 from fp8migrate.records.files import AppendFile, FileLock, replace_file, write_errors
-from fp8migrate.records.nonfinite import encode, word
+from fp8migrate.records.nonfinite import decode, encode, word
 from fp8migrate.records.schema import Conversion, Environment, Outcome, RunFile
 
 RUN_FILE = "run.json"
@@ -133,6 +133,12 @@ class RunWriter:
         with write_errors(folder):
             folder.mkdir(exist_ok=True)
         replace_file(folder / f"{name}.jsonl", b"".join(orjson.dumps(encode(row)) + b"\n" for row in rows))
+
+    def read_table(self, name: str) -> list[dict[str, Any]]:
+        """A table as written by an attempt before; no rows where there is none."""
+        path = self.directory / TABLES / f"{name}.jsonl"
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        return [decode(orjson.loads(line)) for line in lines]
 
     def update(
         self,

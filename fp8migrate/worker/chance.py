@@ -1,6 +1,7 @@
 """Rounding by chance, from a counter instead of a generator: the same bits on every device, resumed and compiled."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fp8migrate.facts.formats import FormatInfo
@@ -35,8 +36,8 @@ def round_stochastically_(x: Tensor, info: FormatInfo, noise: Tensor) -> Tensor:
 
     x = lower + f · gap (in magnitude) goes up where noise < f. Values of the format stay; NaN stays NaN.
     """
-    x.clamp_(-info.max_finite, info.max_finite)
-    power = (x.view(torch.int32) & FLOAT32_EXPONENT_MASK).view(torch.float32).clamp_(min=info.min_normal)
+    F.hardtanh_(x, -info.max_finite, info.max_finite)  # clamp_, which vmap would do one by one
+    power = (x.view(torch.int32) & FLOAT32_EXPONENT_MASK).view(torch.float32).clamp_min_(info.min_normal)
     gap = power * 2.0**-info.mantissa_bits
     steps = x / gap  # exact: a power of two
     lower = steps.trunc()

@@ -25,6 +25,7 @@ from fp8migrate.worker.models.llama import Llama, token_losses
 from fp8migrate.worker.optimizer import build_optimizer, learning_rate, set_learning_rate
 from fp8migrate.worker.quantizers import end_pass, quantized_tensors
 from fp8migrate.worker.tasks.context import Interrupted, NonFinite, TaskContext
+from fp8migrate.worker.tensor_watch import TensorWatch
 
 # Steps that are left out of the speed: allocation, caches, compilation.
 _WARM_UP_STEPS = 10
@@ -58,11 +59,12 @@ def run(context: TaskContext) -> None:
     held_out = validation_set(context.corpus, training.sequence_length, task.data.validation_tokens)
     state = prepare(context, task, stream, held_out)
     seconds: list[float] = []
+    watch = TensorWatch(state.model, task, context.writer)
     while state.step < task.last_step:
         if context.stop.requested:
             keep(context, task, state)
             raise Interrupted(state.step)
-        seconds.append(log_update(context, task, state, stream))
+        seconds.append(log_update(context, task, state, stream, watch))
         if state.step in task.validate_at:
             validate(context, task, state, held_out)
         if state.step in task.checkpoint_at or state.step % task.resume_every == 0:
@@ -146,12 +148,15 @@ def update(state: TrainingState, training: Training, batch: NDArray[np.uint8], r
     return float(loss), float(norm)
 
 
-def log_update(context: TaskContext, task: Train, state: TrainingState, stream: TrainingStream) -> float:
-    """Do and log one step; returns its seconds. Raises NonFinite after logging what was not finite."""
-    started = time.perf_counter()
+def log_update(
+    context: TaskContext, task: Train, state: TrainingState, stream: TrainingStream, watch: TensorWatch
+) -> float:
+    """Do and log one step; returns its seconds, the watch's left out. Raises NonFinite after logging what was not finite."""
+    started, watched = time.perf_counter(), watch.seconds
     rate = learning_rate(task.training, state.step, task.cooldown)
-    loss, norm = update(state, task.training, stream.batch(state.step), rate)
-    seconds = time.perf_counter() - started
+    with watch.update_to(state.step + 1):
+        loss, norm = update(state, task.training, stream.batch(state.step), rate)
+    seconds = time.perf_counter() - started - (watch.seconds - watched)
     context.writer.log(state.step, loss=loss, grad_norm=norm, learning_rate=rate, step_seconds=seconds)
     for what, value in (("loss", loss), ("gradient norm", norm)):
         if not math.isfinite(value):

@@ -81,6 +81,18 @@ def data_repeated(evidence: BaselineEvidence) -> Results:
     return [CheckResult("baseline_data", "pass", said, code, measured=passes, limit=1.0, unit="passes")]
 
 
+def advised(evidence: BaselineEvidence) -> Results:
+    """What the BF16 run's tensors say about each recipe: a forecast, for information."""
+    found = evidence.advice
+    assert found is not None
+    worst = None if found.first is None else found.forecast(found.first).worst.sqnr_db
+    return [CheckResult("baseline_advisor", "pass", found.summary, measured=worst, unit="dB", limit=found.threshold.value)]
+
+
+def not_advised(evidence: BaselineEvidence) -> str | None:
+    return None if evidence.advice else "no tensors of the BF16 run were sampled, so no recipe is advised"
+
+
 RUNS: Need[BaselineEvidence] = Need("a BF16 run", lambda e: any(run.arm == "baseline" for run in e.runs), "TRUNCATED")
 LOSS: Need[BaselineEvidence] = Need("the BF16 run's loss", lambda e: e.loss is not None, "TRUNCATED")
 
@@ -90,4 +102,5 @@ CHECKS = (
     Check("baseline_floor", floor, (RUNS,), skip=no_floor, advisory=True),
     Check("baseline_spikes", spikes, (LOSS,), advisory=True),
     Check("baseline_data", data_repeated, (RUNS,), advisory=True),
+    Check("baseline_advisor", advised, skip=not_advised, advisory=True),
 )

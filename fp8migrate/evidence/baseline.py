@@ -5,6 +5,7 @@ from math import log
 
 import numpy as np
 
+from fp8migrate.evidence.advice import advice
 from fp8migrate.evidence.endpoints import Pair, cell
 from fp8migrate.evidence.runs import run_fact
 from fp8migrate.evidence.schema import BaselineEvidence, Delta
@@ -43,6 +44,7 @@ def baseline_evidence(plan: Plan, jobs: Sequence[Job], records: Mapping[str, Rec
         peak_memory_bytes=record.facts.get("peak_memory_bytes"),
         data_passes=max(passes, default=1.0),
         margin=plan.parity.margin_fraction,
+        advice=advice(job, record, plan.candidate.keep_bf16, plan.candidate.recipe),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fp8migrate.evidence.advice import Advice
 from fp8migrate.jobs import Arm, DesignName, Forward
 from fp8migrate.plan.audit import AuditRow
 from fp8migrate.plan.schema import NAMED_MARGINS
@@ -206,7 +207,7 @@ class BaselineEvidence:
     """What phase 1 found: the BF16 run(s), the floor at full size, convergence, speed and memory.
 
     tokens_to_loss: (loss, tokens at which the smoothed training loss first fell below it). margin: of the plan, which the floor
-    is told against.
+    is told against. advice: from the run's tensors; None where none were sampled.
     """
 
     runs: tuple[RunFact, ...]
@@ -223,3 +224,4 @@ class BaselineEvidence:
     data_passes: float = 1.0
     extra: dict[str, float] = field(default_factory=dict)
     margin: float = NAMED_MARGINS["standard"]
+    advice: Advice | None = None

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fp8migrate.checks.schema import CheckResult
+from fp8migrate.evidence.advice import Advice
 from fp8migrate.evidence.schema import Comparison, LayerAgreement, RunFact
 from fp8migrate.records.schema import Conversion
 from fp8migrate.report import figures, view, words
 from fp8migrate.report.cells import Gap, gaps
 from fp8migrate.report.figures import Drawing
+from fp8migrate.report.heatmap import HeatMap, heat_map, legend
 from fp8migrate.verdict import Report
 
 if TYPE_CHECKING:
@@ -61,6 +63,21 @@ class CoverageView:
     groups: tuple[view.CoverageGroup, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class NamedMap:
+    title: str
+    it: HeatMap
+
+
+@dataclass(frozen=True, eq=False)
+class AdvisorView:
+    """The advice, and a map of the recipe to try first and of the plan's own."""
+
+    it: Advice
+    maps: tuple[NamedMap, ...]
+    legend: tuple[tuple[int, str], ...]
+
+
 def render(report: Report) -> str:
     comparisons = tuple(_comparison(title, it, f"c{place}") for place, (title, it) in enumerate(view.titled(report), start=1))
     page = _environment().get_template("report.html.j2")
@@ -74,6 +91,7 @@ def render(report: Report) -> str:
             comparisons=comparisons,
             baseline_facts=view.baseline_facts(report),
             baseline_drawings=figures.baseline_drawings(report.baseline) if report.baseline else (),
+            advisor=_advisor(report),
             integration_facts=view.integration_facts(report),
             agreements=_agreements(report),
             coverage=tuple(CoverageView(title, it, view.coverage_groups(it)) for title, it in view.conversions(report)),
@@ -120,6 +138,17 @@ def _environment() -> "Environment":
         "start": words.start,
     }
     return environment
+
+
+def _advisor(report: Report) -> AdvisorView | None:
+    advice = report.baseline.advice if report.baseline else None
+    if advice is None:
+        return None
+    own = next((row.recipe for row in advice.recipes if row.candidate), None)
+    shown = [recipe for recipe in dict.fromkeys((advice.first, own)) if recipe is not None]
+    maps = ((recipe, heat_map(advice, recipe, f"heat-{place}")) for place, recipe in enumerate(shown, start=1))
+    titles = {own: f"The plan's candidate, {own}", advice.first: f"To try first, {advice.first}"}
+    return AdvisorView(advice, tuple(NamedMap(titles[recipe], it) for recipe, it in maps if it), legend())
 
 
 def _comparison(title: str, comparison: Comparison, ident: str) -> ComparisonView:

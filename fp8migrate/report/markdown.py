@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from fp8migrate.checks.schema import CheckResult
 from fp8migrate.report import view
 from fp8migrate.report.cells import Gap, gaps
-from fp8migrate.report.words import ARM_WORDS, ENDPOINT_WORDS, bounds, clean, limit, number, percent, plural
+from fp8migrate.report.words import ARM_WORDS, ENDPOINT_WORDS, bounds, clean, limit, number, percent, plural, share
 from fp8migrate.verdict import Report
 
 VERDICT_MARKS = {"PASS": "✅", "FAIL": "❌", "INCONCLUSIVE": "⚠️", "SCREENED": "🔎"}
@@ -31,6 +31,7 @@ def render(report: Report) -> str:
     if verdict.next_step:
         lines += ["", f"**Next:** {text(verdict.next_step)}"]
     lines += _phases(report) + _endpoints(report) + _checks(report.results) + _differences(report)
+    lines += _advisor(report)
     lines += _list("Scope", report.scope)
     lines += _list("Not covered", (*report.not_covered, *view.not_run(report)))
     lines += _list("Forced", report.forced)
@@ -144,6 +145,32 @@ def _differences(report: Report) -> list[str]:
             lines.append(f"- {text(title)}: **{row.status}** `{_code(row.setting)}`: {values}")
         lines += _more(len(rows) - MAX_ITEMS)
     return ["", "**What differs between the arms**", "", *lines] if lines else []
+
+
+def _advisor(report: Report) -> list[str]:
+    """What the BF16 run's tensors say about each recipe; nothing where they were not sampled."""
+    advice = report.baseline.advice if report.baseline else None
+    if advice is None:
+        return []
+    heads = ("Recipe", "Worst SQNR>", "Most underflow>", "Most overflow>", "Layers to keep in BF16>")
+    rows = [
+        (
+            text(row.recipe + (", needs Blackwell" if row.needs_blackwell else "")),
+            f"{number(row.worst.sqnr_db, 3)} dB",
+            share(row.underflow),
+            share(row.overflow),
+            str(len(row.keep)),
+        )
+        for row in advice.recipes[:MAX_ROWS]
+    ]
+    return [
+        "",
+        "**Advisor** (a forecast from the BF16 run's tensors, no verdict)",
+        "",
+        text(advice.summary),
+        "",
+        *_table(heads, rows),
+    ]
 
 
 def _reproduce(report: Report) -> list[str]:

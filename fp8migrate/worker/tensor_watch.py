@@ -21,8 +21,8 @@ from fp8migrate.worker.linear import CONTRACTION, Linear
 from fp8migrate.worker.quantize import largest
 from fp8migrate.worker.tensor_stats import STATISTICS, Rows, delayed_scales, losses, stacked, take
 
-# Passes before a sample whose maxima delayed scaling looks back on, as many as warm a run that starts from a checkpoint.
-HISTORY_PASSES = 4
+# Passes before a sample whose maxima delayed scaling looks back on. Over 4 passes an outlier token was clipped that 16 kept.
+HISTORY_PASSES = 16
 # Rows wait for those of other layers until they hold this many values: a few tens of MB at work.
 _MOST_VALUES_WAITING = 1 << 21
 

@@ -165,4 +165,5 @@ class Linear(nn.Module):
                     w_for_dx = w_low if self.same_operand("weight") else self.prepare_weight("data_gradient")
         apply: Callable[..., Tensor] = _Products.apply
         y = apply(x_tk, self.weight, self.bias, self, x_low, w_low, x_for_dw, w_for_dx)
-        return y.view(*x.shape[:-1], self.out_features)
+        # Not a view: FSDP2 hangs its hooks on a layer's output, and a view would lose them to an in-place operation.
+        return y if x.ndim == 2 else torch.ops.aten._unsafe_view(y, (*x.shape[:-1], self.out_features))

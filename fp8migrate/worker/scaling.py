@@ -37,7 +37,8 @@ def scales_for(amax: Tensor, operand: Operand, tensor_amax: Tensor | None = None
         return _two_level_scales(amax, tensor_amax, operand.format.max_finite)
     scale = _quotient(operand.format.max_finite, amax, operand.least_amax)
     if operand.scale == "power_of_two":
-        scale = (scale.view(torch.int32) & _EXPONENT_AND_SIGN).view(torch.float32)
+        # NaN without its mantissa would be Inf.
+        scale = torch.where(scale.isnan(), scale, (scale.view(torch.int32) & _EXPONENT_AND_SIGN).view(torch.float32))
     return Scales(scale, inverse(scale))
 
 
@@ -45,7 +46,8 @@ def next_scales(history_nl: Tensor, scale_n: Tensor, format_max: float, rule: Am
     """Delayed scaling: the next scales of n tensors from their histories of l passes; kept where the amax is 0, Inf or NaN."""
     amax_n = history_nl.amax(dim=1) if rule.compute == "max" else history_nl[:, 0]
     usable = (amax_n > 0) & (amax_n < torch.inf)
-    scale = (_divided(format_max, amax_n) * 2.0**-rule.margin).clamp(max=FLOAT32_MAX)
+    # The margin before the division: an amax near float32's smallest overflows later for it.
+    scale = _divided(format_max * 2.0**-rule.margin, amax_n).clamp(max=FLOAT32_MAX)
     return torch.where(usable, scale, scale_n)
 
 

@@ -6,7 +6,7 @@ A forecast from samples, made without FP8 hardware: it decides nothing.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isnan
+from math import inf, isnan, log10
 from statistics import median
 
 from pydantic import BaseModel, ValidationError
@@ -109,8 +109,8 @@ class RecipeForecast:
 class Advice:
     """steps: that were sampled. tokens: rows of each activation. layers: linear, in depth order; kept_by_plan: of those.
 
-    operands: the whole forecast. first: the recipe to try first, None where there is none. seconds, cost_share: what the
-    sampling took, and of the training steps' time.
+    operands: the whole forecast. first: the recipe to try first, None where there is none. sentences: the
+    advice in words, the first of them in one. seconds, cost_share: what the sampling took, and of the training steps' time.
     """
 
     steps: tuple[int, ...]
@@ -120,10 +120,14 @@ class Advice:
     recipes: tuple[RecipeForecast, ...]
     operands: tuple[OperandForecast, ...]
     first: str | None
-    summary: str
+    sentences: tuple[str, ...]
     threshold: Threshold = LEAST_SQNR_DB
     seconds: float | None = None
     cost_share: float | None = None
+
+    @property
+    def summary(self) -> str:
+        return " ".join(self.sentences)
 
     def forecast(self, recipe: str) -> RecipeForecast:
         return next(one for one in self.recipes if one.recipe == recipe)
@@ -179,7 +183,7 @@ def advice(job: Job, record: Record, keep_bf16: Sequence[str], candidate: Recipe
         recipes=found,
         operands=operands,
         first=None if first is None else first.recipe,
-        summary=summary(found, first),
+        sentences=sentences(found, first),
         seconds=seconds if isinstance(seconds, float) else None,
         cost_share=_cost_share(record, seconds),
     )
@@ -235,9 +239,9 @@ def forecast(
 ) -> RecipeForecast:
     """One recipe's operands in sum. shares: of FLOPs, by layer."""
     poor: dict[str, OperandForecast] = {}
-    for one in sorted(operands, key=_badness, reverse=True):
+    for one in sorted(operands, key=_badness):
         if one.poor:
-            poor[one.layer] = one  # the worst comes last
+            poor.setdefault(one.layer, one)
     ordered = [layer for layer in shares if layer in poor]
     eight_bits = all("e2m1" not in one.operand for one in operands)
     return RecipeForecast(
@@ -268,22 +272,29 @@ def _gain(one: RecipeForecast) -> float:
     return (one.step_speed - 1) * (1 - one.kept_share)
 
 
-def summary(recipes: Sequence[RecipeForecast], first: RecipeForecast | None) -> str:
-    """The advice in a few sentences."""
-    least = f"{LEAST_SQNR_DB.value:g} dB"
+def sentences(recipes: Sequence[RecipeForecast], first: RecipeForecast | None) -> tuple[str, ...]:
+    """The advice: what to try, why, what of the plan's own recipe, what else there is on Blackwell."""
     if first is None:
-        return f"No recipe to try: every one with a known speed leaves more than half of the FLOPs in layers below {least}."
-    worst = first.worst
-    where = f"{worst.layer}, {worst.tensor} of the {worst.gemm.replace('_', ' ')}"
-    said = [f"Try {first.kind} first: {_keeping(first)}; its worst operand keeps {worst.sqnr_db:.1f} dB ({where})."]
-    said.append(f"Of the recipes with few layers to keep, its step is the fastest: {first.step_speed:g} × BF16, {SOURCE}.")
-    own = next((one for one in recipes if one.candidate and one.recipe != first.recipe), None)
+        most, least = f"{100 * MOST_KEPT.value:.0f} %", f"{LEAST_SQNR_DB.value:g} dB"
+        said = [f"No recipe to try: each with a known speed has more than {most} of the FLOPs in layers below {least}."]
+    else:
+        said = [
+            f"Try {first.kind} first: {_keeping(first)}; {_lowest(first)}.",
+            f"Of the recipes with few layers to keep, its step is the fastest: {first.step_speed:g} × BF16, {SOURCE}.",
+        ]
+    own = next((one for one in recipes if one.candidate and one is not first), None)
     if own is not None:
-        said.append(f"The plan's own candidate, {own.recipe}: {_keeping(own)}, worst operand {own.worst.sqnr_db:.1f} dB.")
+        said.append(f"The plan's own candidate, {own.recipe}: {_keeping(own)}; {_lowest(own)}.")
     blackwell = [f"{one.kind} ({_keeping(one)})" for one in recipes if one.needs_blackwell and one.advisable]
     if blackwell:
-        said.append(f"On Blackwell also {' and '.join(blackwell)}; their speed was not measured.")
-    return " ".join(said)
+        said.append(f"On Blackwell also {' and '.join(blackwell)}: not ranked, for their speed was not measured.")
+    return tuple(said)
+
+
+def _lowest(one: RecipeForecast) -> str:
+    worst = one.worst
+    where = f"{worst.layer}, {worst.tensor} of the {worst.gemm.replace('_', ' ')}"
+    return f"its lowest operand keeps {worst.sqnr_db:.1f} dB ({where})"
 
 
 def _keeping(one: RecipeForecast) -> str:
@@ -292,6 +303,16 @@ def _keeping(one: RecipeForecast) -> str:
     names = [kept.layer for kept in one.keep]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{len(names)} {'layer' if len(names) == 1 else 'layers'} to keep in BF16 ({', '.join(names[:3])}{more})"
+
+
+def gemm_forecasts(advised: Advice) -> dict[tuple[str, Gemm], float]:
+    """By layer and GEMM the SQNR (dB) of the product under the candidate's recipe: the noise of its two operands adds up."""
+    candidate = next((one.recipe for one in advised.recipes if one.candidate), None)
+    noise: dict[tuple[str, Gemm], float] = defaultdict(float)
+    for one in advised.operands:
+        if one.recipe == candidate:
+            noise[one.layer, one.gemm] += 10 ** (-one.sqnr_db / 10)
+    return {key: inf if total == 0 else -10 * log10(total) for key, total in noise.items()}
 
 
 def _flops_shares(record: Record, layers: Sequence[str], kept: frozenset[str]) -> dict[str, float]:

@@ -19,7 +19,8 @@ from fp8migrate.report.words import clean, number, share
 # dB at which colours change; below the first is below the threshold, which the edges must hold.
 EDGES = (14, 18, 22, 26, 30)
 _ROW, _GAP, _FOOT = 22, 4, 20
-_LEAST_COLUMN, _MOST_COLUMN, _WIDTH = 13, 34, 760
+_LEAST_COLUMN, _MOST_COLUMN, _WIDTH = 13, 34, 700
+_CHARACTER = 7  # width of a label's, or a little more
 _BLOCK = re.compile(r"layers\.(\d+)\.")
 
 
@@ -57,6 +58,7 @@ def heat_map(advice: Advice, recipe: str, ident: str) -> HeatMap | None:
         for layer in members:
             places[layer] = x
             x += column
+        x = max(x, start + _CHARACTER * len(name))
         labels.append((name, (start + x) / 2))
         x += _GAP
     body = [Markup("").join(_cells(cells, places, y * _ROW, column)) for y, (_, cells) in enumerate(rows)]
@@ -89,7 +91,8 @@ def _rows(advice: Advice, recipe: str) -> list[tuple[str, tuple[OperandForecast,
             if cells:
                 key = (tensor, cells[0].operand, tuple(cell.sqnr_db for cell in cells))
                 found.setdefault(key, ([], cells))[0].append(gemm.replace("_", " "))
-    return [(f"{key[0]} · {', '.join(gemms)}", cells) for key, (gemms, cells) in found.items()]
+    # Every tensor stands in two GEMMs: where one copy serves both, its name says enough.
+    return [(str(key[0]) if len(gemms) > 1 else f"{key[0]} · {gemms[0]}", cells) for key, (gemms, cells) in found.items()]
 
 
 def _cells(cells: Iterable[OperandForecast], places: dict[str, int], y: int, column: int) -> Iterable[Markup]:

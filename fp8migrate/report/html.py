@@ -74,6 +74,7 @@ class AdvisorView:
     """The advice, and a map of the recipe to try first and of the plan's own."""
 
     it: Advice
+    rows: tuple[view.AdvisedRecipe, ...]
     maps: tuple[NamedMap, ...]
     legend: tuple[tuple[int, str], ...]
 
@@ -117,6 +118,7 @@ def _environment() -> "Environment":
         name: getattr(words, name)
         for name in (
             "percent",
+            "decibels",
             "share",
             "limit",
             "number",
@@ -148,7 +150,9 @@ def _advisor(report: Report) -> AdvisorView | None:
     shown = [recipe for recipe in dict.fromkeys((advice.first, own)) if recipe is not None]
     maps = ((recipe, heat_map(advice, recipe, f"heat-{place}")) for place, recipe in enumerate(shown, start=1))
     titles = {own: f"The plan's candidate, {own}", advice.first: f"To try first, {advice.first}"}
-    return AdvisorView(advice, tuple(NamedMap(titles[recipe], it) for recipe, it in maps if it), legend())
+    return AdvisorView(
+        advice, view.advised_recipes(advice), tuple(NamedMap(titles[recipe], it) for recipe, it in maps if it), legend()
+    )
 
 
 def _comparison(title: str, comparison: Comparison, ident: str) -> ComparisonView:
@@ -179,7 +183,8 @@ def _agreements(report: Report) -> tuple[Agreement, ...]:
     if report.integration is None:
         return ()
     found = []
-    kinds = (("gradients", report.integration.gradients), ("outputs", report.integration.outputs))
+    left = report.integration
+    kinds = (("gradients", left.gradients), ("outputs", left.outputs), ("layers", left.layers))
     for what, rows in kinds:
         drawing = figures.agreement_drawing(rows, f"sqnr-{what}", what, _decibel_limit(report.results, what))
         if drawing is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from fp8migrate.checks.schema import CheckResult
 from fp8migrate.report import view
 from fp8migrate.report.cells import Gap, gaps
-from fp8migrate.report.words import ARM_WORDS, ENDPOINT_WORDS, bounds, clean, limit, number, percent, plural, share
+from fp8migrate.report.words import ARM_WORDS, ENDPOINT_WORDS, bounds, clean, decibels, limit, number, percent, plural, share
 from fp8migrate.verdict import Report
 
 VERDICT_MARKS = {"PASS": "✅", "FAIL": "❌", "INCONCLUSIVE": "⚠️", "SCREENED": "🔎"}
@@ -152,25 +152,19 @@ def _advisor(report: Report) -> list[str]:
     advice = report.baseline.advice if report.baseline else None
     if advice is None:
         return []
-    heads = ("Recipe", "Worst SQNR>", "Most underflow>", "Most overflow>", "Layers to keep in BF16>")
+    heads = ("Recipe", "Lowest SQNR>", "Most underflow>", "Most overflow>", "Layers to keep in BF16>")
     rows = [
         (
-            text(row.recipe + (", needs Blackwell" if row.needs_blackwell else "")),
-            f"{number(row.worst.sqnr_db, 3)} dB",
-            share(row.underflow),
-            share(row.overflow),
-            str(len(row.keep)),
+            text(", ".join((row.name, *row.tags))),
+            decibels(row.it.worst.sqnr_db),
+            share(row.it.underflow),
+            share(row.it.overflow),
+            str(len(row.it.keep)),
         )
-        for row in advice.recipes[:MAX_ROWS]
+        for row in view.advised_recipes(advice)[:MAX_ROWS]
     ]
-    return [
-        "",
-        "**Advisor** (a forecast from the BF16 run's tensors, no verdict)",
-        "",
-        text(advice.summary),
-        "",
-        *_table(heads, rows),
-    ]
+    title = "**Advisor** (a forecast from the BF16 run's tensors, not a verdict)"
+    return ["", title, "", text(advice.summary), "", *_table(heads, rows)]
 
 
 def _reproduce(report: Report) -> list[str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fp8migrate.evidence.advice import Advice, RecipeForecast
 from fp8migrate.evidence.schema import Comparison
 from fp8migrate.plan.audit import AuditRow
 from fp8migrate.records.schema import Conversion, Environment
@@ -238,6 +239,7 @@ def _integration_gaps(report: Report) -> list[str]:
     measured = {
         "logits": report.integration.logits,
         "outputs per layer": report.integration.outputs or None,
+        "layers by themselves": report.integration.layers or None,
         "gradients per parameter": report.integration.gradients or None,
         "save, load and step": report.integration.resume_mismatches,
         "microbatch accumulation": report.integration.accumulation_error,
@@ -300,6 +302,27 @@ def _sd(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> float:
 
 def _nats(loss: float | None) -> str:
     return "—" if loss is None else f"{number(loss, 5)} nats"
+
+
+@dataclass(frozen=True)
+class AdvisedRecipe:
+    """A recipe in the advisor's table: a short name, what is to be said of it, its numbers."""
+
+    name: str
+    tags: tuple[str, ...]
+    it: RecipeForecast
+
+
+def advised_recipes(advice: Advice) -> tuple[AdvisedRecipe, ...]:
+    """Named by kind; with every setting where a kind stands there twice."""
+    kinds = Counter(one.kind for one in advice.recipes)
+    found = []
+    for one in advice.recipes:
+        tags = {"try first": one.recipe == advice.first, "the plan's candidate": one.candidate}
+        tags["needs Blackwell"] = one.needs_blackwell
+        name = one.kind if kinds[one.kind] == 1 else one.recipe
+        found.append(AdvisedRecipe(name, tuple(tag for tag, holds in tags.items() if holds), one))
+    return tuple(found)
 
 
 def integration_facts(report: Report) -> tuple[Fact, ...]:

@@ -84,6 +84,11 @@ def percent(value: float | None, *, signed: bool = True, unit: bool = True) -> s
     return sign + digits.replace("-", "−") + suffix
 
 
+def decibels(value: float) -> str:
+    """24.66 -> "24.7 dB"."""
+    return f"{value:.1f} dB".replace("-", "−") if math.isfinite(value) else f"{number(value)} dB"
+
+
 def share(value: float | None) -> str:
     """A part of a whole: 0.923 -> "92.3 %"."""
     if value is None:

@@ -1,7 +1,7 @@
 """Quantised tensors compared by their codes, and tensors that are hard on scales; for tests against other libraries.
 
-Our rounding does not keep the sign of a value that rounds to zero, for no GEMM sees it: codes are compared with −0 taken for +0,
-and with one NaN for all of them.
+Our rounding does not keep the sign of a value that rounds to zero, for no GEMM sees it: codes are compared with −0 taken for
++0, and with one NaN for all of them.
 """
 
 from collections.abc import Callable

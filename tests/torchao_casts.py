@@ -14,7 +14,7 @@ from tests.low_precision import TORCH_DTYPES, alike, assert_same_codes, assert_s
 
 
 def torchao_quietly(name: str = "torchao.float8") -> ModuleType:
-    """Import a module of torchao; loading it logs and warns, which has nothing to do with us. Skips where it is not installed."""
+    """Import a module of torchao, which logs and warns while it loads. Skips where it is not installed."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,4 +1,6 @@
-"""Rounding onto low-precision grids: what two other implementations give, value by value."""
+"""Rounding onto low-precision grids: what two other implementations and the reference codec give, value by value."""
+
+import math
 
 import ml_dtypes
 import numpy as np
@@ -8,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fp8migrate.facts.formats import E2M1, E4M3, E5M2, FormatInfo
-from fp8migrate.worker.rounding import round_to_bf16, round_to_format_
+from fp8migrate.facts import codec
+from fp8migrate.facts.formats import BF16, E2M1, E4M3, E5M2, E8M0, FormatInfo
+from fp8migrate.worker.chance import round_stochastically_, uniform_noise
+from fp8migrate.worker.rounding import from_codes, round_to_bf16, round_to_format_, to_codes
 
 DTYPES = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "e2m1": ml_dtypes.float4_e2m1fn}
 TORCH_DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
@@ -128,3 +132,155 @@ def test_bf16_rounding_is_to_nearest_even() -> None:
     x = torch.tensor([1 + step / 2, 1 + 1.5 * step, 1 + 0.51 * step, -0.0])
     assert round_to_bf16(x).tolist() == [1.0, 1 + 2 * step, 1 + step, 0.0]
     assert round_to_bf16(x).dtype == torch.float32
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """NaN equals NaN, and -0 is not 0."""
+    return bool(((a.view(torch.int32) == b.view(torch.int32)) | (a.isnan() & b.isnan())).all())
+
+
+def ties_and_beside(info: FormatInfo) -> Tensor:
+    """Midpoints of all neighbours, the one beyond max_finite among them, and the float32 numbers on both sides of each."""
+    values = torch.tensor(codec.values(info))
+    values = torch.cat((values, (2 * values[-1] - values[-2])[None]))
+    middle = (values[:-1] + values[1:]) / 2
+    middle = torch.cat((middle, -middle[-1:]))
+    return torch.cat([torch.nextafter(middle, torch.tensor(torch.inf) * side) for side in (-1, 1)] + [middle])
+
+
+@every_format
+def test_it_rounds_as_the_reference_does(info: FormatInfo) -> None:
+    """But for the sign of zero, which 0.0 + x takes off the reference's."""
+    x = torch.cat((every_bf16(), ties_and_beside(info)))
+    x = x if info.has_nan else x[~x.isnan()]
+    expected = torch.tensor([0.0 + codec.round_value(info, value) for value in x.tolist()])
+    assert same_bits(0.0 + round_to_format_(x.clone(), info), expected)
+
+
+@every_format
+def test_codes_are_the_references_and_come_back(info: FormatInfo) -> None:
+    """Every code of the format: -0, Inf and NaN among them, NaNs in one way."""
+    numbers = torch.tensor([codec.decode(info, code) for code in codec.all_codes(info)])
+    codes = torch.arange(len(numbers), dtype=torch.uint8)
+    assert same_bits(from_codes(codes, info), numbers)
+    one_nan = torch.where(numbers.isnan(), codec.nan_code(info), codes) if info.has_nan else codes
+    assert torch.equal(to_codes(numbers, info), one_nan.to(torch.uint8))
+
+
+@every_format
+def test_codes_of_rounded_numbers_are_those_of_ml_dtypes(info: FormatInfo) -> None:
+    x = torch.cat((every_bf16(), ties_and_beside(info)))
+    rounded = round_to_format_(x[~x.isnan()], info)
+    theirs = rounded.numpy().astype(DTYPES[info.name]).view(np.uint8)
+    np.testing.assert_array_equal(to_codes(rounded, info).numpy(), theirs)
+
+
+def test_codes_keep_a_shape_whatever_the_strides() -> None:
+    x = torch.tensor([[1.0, -2.0, 3.0], [0.5, -0.0, 6.0]]).t()
+    assert to_codes(x, E2M1).tolist() == [[2, 1], [12, 8], [5, 7]]
+    assert torch.equal(from_codes(to_codes(x, E2M1), E2M1), x)
+
+
+def test_codes_of_other_formats_and_dtypes_are_refused() -> None:
+    for info in (BF16, E8M0):
+        with pytest.raises(ValueError, match=f"up to 8 bits, not {info.name}"):
+            to_codes(torch.ones(1), info)
+        with pytest.raises(ValueError, match=f"up to 8 bits, not {info.name}"):
+            from_codes(torch.ones(1, dtype=torch.uint8), info)
+    with pytest.raises(TypeError, match=r"float32, got torch\.bfloat16"):
+        to_codes(torch.ones(1, dtype=torch.bfloat16), E4M3)
+    with pytest.raises(TypeError, match=r"uint8, got torch\.int8"):
+        from_codes(torch.ones(1, dtype=torch.int8), E4M3)
+
+
+NOISE_STEP = 2.0**-24
+
+
+def noise_of(seed: int, size: int) -> Tensor:
+    return uniform_noise(torch.Size([size]), torch.tensor(seed))
+
+
+def chi_square(counts: Tensor) -> float:
+    expected = counts.sum() / counts.numel()
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+@every_format
+@pytest.mark.parametrize("fraction", [0.25, 0.5, 0.75])
+def test_by_chance_it_goes_up_exactly_where_noise_is_below_the_fraction(info: FormatInfo, fraction: float) -> None:
+    """Between all neighbours, subnormals and zero among them, on both sides of zero."""
+    values = torch.tensor([value for value in codec.values(info) if value >= 0])
+    lower, upper = values[:-1], values[1:]
+    x = lower + fraction * (upper - lower)
+    for noise, expected in ((0.0, upper), (fraction - NOISE_STEP, upper), (fraction, lower), (1 - NOISE_STEP, lower)):
+        for sign in (1, -1):
+            found = round_stochastically_(sign * x, info, torch.full_like(x, noise))
+            assert torch.equal(found, sign * expected)
+
+
+@every_format
+def test_by_chance_values_of_the_format_stay_and_the_rest_saturates(info: FormatInfo) -> None:
+    values = torch.tensor(codec.values(info))
+    for noise in (0.0, 0.5, 1 - NOISE_STEP):
+        assert torch.equal(round_stochastically_(values.clone(), info, torch.full_like(values, noise)), values)
+        largest = info.max_finite
+        beyond = torch.tensor([largest * 1.01, -3e38, torch.inf, -torch.inf, torch.nan])
+        found = round_stochastically_(beyond, info, torch.full_like(beyond, noise))
+        assert found is beyond
+        assert found[:4].tolist() == [largest, -largest, largest, -largest]
+        assert found[4].isnan()
+
+
+@every_format
+def test_by_chance_the_mean_is_kept(info: FormatInfo) -> None:
+    """Numbers of every size, each often: only its neighbours come, the upper one as often as it is near, within 5 sigma."""
+    draws = 4096
+    chance = torch.Generator().manual_seed(3)
+    size = torch.exp2(torch.linspace(math.log2(info.min_subnormal) - 3, math.log2(info.max_finite), 200))
+    x = (size * (torch.rand(200, generator=chance) < 0.5).float().mul(2).sub(1)).clamp(-info.max_finite, info.max_finite)
+    values = torch.tensor(codec.values(info))
+    above = torch.searchsorted(values, x).clamp(min=1)
+    lower, upper = values[above - 1], values[above]
+    noise = noise_of(11, 200 * draws).view(200, draws)
+    found = round_stochastically_(x[:, None].repeat(1, draws), info, noise)
+    assert ((found == lower[:, None]) | (found == upper[:, None])).all()
+    share = ((x - lower).double() / (upper - lower).double()).clamp(0, 1)
+    up = (found == upper[:, None]).double().mean(1)
+    assert ((up - share).abs() <= 5 * (share * (1 - share) / draws).sqrt()).all()
+    bias = ((found.double() - x[:, None].double()) / (upper - lower).double()[:, None]).mean()
+    assert bias.abs() <= 5 * ((share * (1 - share)).mean() / (200 * draws)).sqrt()
+
+
+def test_noise_is_uniform_and_neighbours_are_independent() -> None:
+    """Chi-square with 255 degrees of freedom has SD 22.6: 370 is 5 SD above its mean."""
+    noise = noise_of(0x1234_5678_9ABC_DEF0, 1 << 18)
+    assert noise.dtype == torch.float32
+    assert ((noise >= 0) & (noise < 1)).all()
+    assert torch.equal(noise / NOISE_STEP, (noise / NOISE_STEP).round())
+    assert chi_square(torch.bincount((noise * 256).long(), minlength=256).double()) < 370
+    pairs = (noise.view(-1, 2) * 16).long()
+    assert chi_square(torch.bincount(pairs[:, 0] * 16 + pairs[:, 1], minlength=256).double()) < 370
+
+
+@pytest.mark.parametrize("other", [1, 2, 1 << 32, 1 << 62])
+def test_noise_is_the_seeds_own(other: int) -> None:
+    """Seeds that differ in one bit, low or high, give noise that is not correlated: within 5 sigma."""
+    size = 1 << 16
+    first, again, second = noise_of(77, size), noise_of(77, size), noise_of(77 ^ other, size)
+    assert torch.equal(first, again)
+    assert abs(float(torch.corrcoef(torch.stack((first, second)))[0, 1])) < 5 / math.sqrt(size)
+    assert uniform_noise(torch.Size([4, 2]), torch.tensor(77)).flatten().tolist() == first[:8].tolist()
+
+
+def test_traced_whole_they_give_what_they_give_eagerly() -> None:
+    """No break in the graph, so nothing waits for the device; the seed is data, not a constant of the graph."""
+
+    def both_ways(x: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
+        by_chance = round_stochastically_(x.clone(), E4M3, uniform_noise(x.shape, seed))
+        return by_chance, from_codes(to_codes(round_to_format_(x.clone(), E4M3), E4M3), E4M3)
+
+    traced = torch.compile(both_ways, fullgraph=True, backend="aot_eager")
+    for seed in (1, 2):
+        x = torch.randn(1000, generator=torch.Generator().manual_seed(seed))
+        for found, expected in zip(traced(x, torch.tensor(seed)), both_ways(x, torch.tensor(seed)), strict=True):
+            assert same_bits(found, expected)

@@ -103,6 +103,12 @@ RANKED: tuple[Row, ...] = (
         "Keep the layers named in BF16, or choose a recipe with more precision.",
     ),
     Row(
+        "LAYER_MISMATCH",
+        "FAIL",
+        "A GEMM by itself, on the same operands, is mostly error in FP8.",
+        "Keep the layers named in BF16 (or only that GEMM, by a policy rule), or choose a recipe with more precision.",
+    ),
+    Row(
         "INVALID_PAIR",
         "INCONCLUSIVE",
         "The arms are known to differ in more than precision.",

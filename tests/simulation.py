@@ -483,6 +483,20 @@ SOUND_TABLES: dict[str, tuple[dict[str, Any], ...]] = {
         }
         for i in range(4)
     ),
+    "layers": tuple(
+        {
+            "name": f"layers.{i}.mlp.up: {gemm}",
+            "layer": f"layers.{i}.mlp.up",
+            "gemm": gemm,
+            "sqnr_db": 28.0 - i,
+            "cosine": 0.999,
+            "reference_norm": 2.0,
+            "fp8_norm": 2.0,
+            "finite": True,
+        }
+        for i in range(4)
+        for gemm in GEMMS
+    ),
     "equalities": (
         {"name": "resume", "mismatches": []},
         {"name": "accumulation", "fp8_error": 0.02, "bf16_error": 0.004},
@@ -497,7 +511,7 @@ def integration_records(
     scenario = scenario or Scenario()
     jobs = make_jobs(plan, "integration")
     left = {**SOUND_TABLES, **(tables or {})}
-    by_kind = {"forward_check": ("logits", "outputs"), "one_step": ("gradients", "equalities")}
+    by_kind = {"forward_check": ("logits", "outputs"), "one_step": ("gradients", "layers", "equalities")}
     records = {}
     for job in jobs:
         found = {name: left[name] for name in by_kind[job.task.kind] if name in left}

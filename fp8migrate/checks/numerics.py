@@ -6,6 +6,7 @@ A check here fails only what is clearly broken. How much FP8 costs over a whole 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
+from statistics import median
 
 from fp8migrate.checks.check import Check, Need, Results
 from fp8migrate.checks.schema import CheckResult, CheckStatus
@@ -31,6 +32,14 @@ OUTPUT_SQNR_DB = Threshold(
 GRADIENT_SQNR_DB = Threshold(
     0.0, "dB", "E5M2 gradients have about 25 dB and errors add through depth; at 0 dB the error is as large as the gradient"
 )
+GEMM_SQNR_DB = Threshold(
+    6.0,
+    "dB",
+    "a layer by itself: sound FP8 recipes have 23 dB and more on the quickstart's weights, NVFP4 13, a cast without scales 8, "
+    "one scale per tensor in four bits 4; at 6 dB a quarter of the energy is error",
+)
+# How far a forecast from samples of the BF16 run may be off before it is said that it was.
+FORECAST_ERROR_DB = Threshold(6.0, "dB", "a factor of two in the noise's amplitude")
 ACCUMULATION_ERROR = Threshold(
     0.5, "relative", "keeping one micro-batch of several loses at least √½ of the gradient; FP8 rounding twice stays below"
 )
@@ -77,6 +86,39 @@ def inference(evidence: IntegrationEvidence) -> Results:
 def outputs(evidence: IntegrationEvidence) -> Results:
     """Output of every linear layer, FP8 against BF16."""
     return [_agreement("outputs", "layer output", evidence.outputs, OUTPUT_SQNR_DB, "OUTPUT_MISMATCH")]
+
+
+def layers(evidence: IntegrationEvidence) -> Results:
+    """Each GEMM of each layer by itself, on the same operands: nothing has added up through depth."""
+    return [_agreement("layers", "GEMM", evidence.layers, GEMM_SQNR_DB, "LAYER_MISMATCH")]
+
+
+def forecast(evidence: IntegrationEvidence) -> Results:
+    """The advisor's forecast from the BF16 run against what each GEMM then lost in FP8."""
+    errors = _forecast_errors(evidence)
+    typical, worst = median(abs(error) for error in errors), max(errors, key=abs)
+    summary = f"the advisor foretold {len(errors)} GEMMs to {typical:.1f} dB of SQNR (median error; the largest {worst:+.1f})"
+    off = typical > FORECAST_ERROR_DB.value
+    status: CheckStatus = "inconclusive" if off else "pass"
+    code = "FORECAST_OFF" if off else ""
+    return [CheckResult("forecast", status, summary, code, measured=typical, limit=FORECAST_ERROR_DB.value, unit="dB")]
+
+
+def _forecast_errors(evidence: IntegrationEvidence) -> list[float]:
+    """Measured less foretold, where both are numbers."""
+    pairs = [(row.sqnr_db, row.forecast_db) for row in evidence.layers if row.forecast_db is not None]
+    return [measured - foretold for measured, foretold in pairs if isfinite(measured) and isfinite(foretold)]
+
+
+def nothing_foretold(evidence: IntegrationEvidence) -> str | None:
+    return None if _forecast_errors(evidence) else "the advisor foretold nothing"
+
+
+def nothing_in_fp8(evidence: IntegrationEvidence) -> str | None:
+    """An A/A test has no layer in FP8 to look at."""
+    conversion = evidence.conversion
+    aa_test = not evidence.require_fp8 and conversion is not None and conversion.fp8_flops_share == 0
+    return "no layer is in FP8" if aa_test else None
 
 
 def gradients(evidence: IntegrationEvidence) -> Results:
@@ -150,6 +192,7 @@ RUNS: Need[IntegrationEvidence] = Need("any integration job", lambda e: bool(e.r
 LOGITS: Need[IntegrationEvidence] = Need("the comparison of logits", lambda e: e.logits is not None, "TRUNCATED")
 OUTPUTS: Need[IntegrationEvidence] = Need("the comparison of layer outputs", lambda e: bool(e.outputs), "TRUNCATED")
 GRADIENTS: Need[IntegrationEvidence] = Need("the comparison of gradients", lambda e: bool(e.gradients), "TRUNCATED")
+LAYERS: Need[IntegrationEvidence] = Need("the comparison of layers by themselves", lambda e: bool(e.layers), "TRUNCATED")
 RESUME: Need[IntegrationEvidence] = Need("the resume test", lambda e: e.resume_mismatches is not None, "TRUNCATED")
 ACCUMULATION: Need[IntegrationEvidence] = Need("the accumulation test", lambda e: e.accumulation_error is not None, "TRUNCATED")
 
@@ -157,6 +200,8 @@ CHECKS = (
     Check("integration_ran", ran, (RUNS,)),
     Check("inference", inference, (LOGITS,)),
     Check("outputs", outputs, (OUTPUTS,)),
+    Check("layers", layers, (LAYERS,), skip=nothing_in_fp8),
+    Check("forecast", forecast, skip=nothing_foretold, advisory=True),
     Check("gradients", gradients, (GRADIENTS,)),
     Check("resume", resume, (RESUME,)),
     Check("accumulation", accumulation, (ACCUMULATION,)),

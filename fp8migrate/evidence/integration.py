@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fp8migrate.evidence.advice import Advice, gemm_forecasts
 from fp8migrate.evidence.runs import run_fact
-from fp8migrate.evidence.schema import IntegrationEvidence, LayerAgreement, LogitAgreement
+from fp8migrate.evidence.schema import GemmAgreement, IntegrationEvidence, LayerAgreement, LogitAgreement
 from fp8migrate.jobs import Job
 from fp8migrate.plan.schema import Plan
 from fp8migrate.records.schema import Conversion, Record
@@ -12,8 +13,11 @@ from fp8migrate.records.schema import Conversion, Record
 Row = Mapping[str, Any]
 
 
-def integration_evidence(plan: Plan, jobs: Sequence[Job], records: Mapping[str, Record]) -> IntegrationEvidence:
-    """Tables of the integration jobs among `jobs`, by name. What no job left is None or empty."""
+def integration_evidence(
+    plan: Plan, jobs: Sequence[Job], records: Mapping[str, Record], advised: Advice | None = None
+) -> IntegrationEvidence:
+    """Tables of the integration jobs among `jobs`, by name. What no job left is None or empty. advised: of the BF16 run."""
+    forecasts = {} if advised is None else gemm_forecasts(advised)
     runs = [(job, records.get(job.digest)) for job in jobs if job.role.design == "integration"]
     left = [record for _, record in runs if record]
     equalities = {str(row["name"]): row for row in _table(left, "equalities")}
@@ -24,6 +28,9 @@ def integration_evidence(plan: Plan, jobs: Sequence[Job], records: Mapping[str, 
         logits=next((LogitAgreement(**row) for row in _table(left, "logits")), None),
         outputs=tuple(LayerAgreement(**row) for row in _table(left, "outputs")),
         gradients=tuple(LayerAgreement(**row) for row in _table(left, "gradients")),
+        layers=tuple(
+            GemmAgreement(**row, forecast_db=forecasts.get((row["layer"], row["gemm"]))) for row in _table(left, "layers")
+        ),
         resume_mismatches=tuple(equalities["resume"]["mismatches"]) if "resume" in equalities else None,
         accumulation_error=None if accumulation is None else float(accumulation["fp8_error"]),
         accumulation_error_bf16=None if accumulation is None else float(accumulation["bf16_error"]),

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp8migrate.evidence.advice import Advice
+from fp8migrate.facts.operands import Gemm
 from fp8migrate.jobs import Arm, DesignName, Forward
 from fp8migrate.plan.audit import AuditRow
 from fp8migrate.plan.schema import NAMED_MARGINS
@@ -168,6 +169,15 @@ class LayerAgreement:
 
 
 @dataclass(frozen=True)
+class GemmAgreement(LayerAgreement):
+    """One GEMM of one layer by itself: the same operands in FP8 and in BF16. forecast_db: SQNR as the advisor foretold it."""
+
+    layer: str
+    gemm: Gemm
+    forecast_db: float | None = None
+
+
+@dataclass(frozen=True)
 class LogitAgreement:
     """Next-token distributions on held-out tokens. kl_nats: mean KL(BF16 || FP8). penalty: relative loss difference."""
 
@@ -195,6 +205,7 @@ class IntegrationEvidence:
     logits: LogitAgreement | None
     outputs: tuple[LayerAgreement, ...] = ()
     gradients: tuple[LayerAgreement, ...] = ()
+    layers: tuple[GemmAgreement, ...] = ()
     resume_mismatches: tuple[str, ...] | None = None
     accumulation_error: float | None = None
     accumulation_error_bf16: float | None = None

@@ -1,9 +1,10 @@
 """Phase 2: can FP8 run here, what does it reach, is inference right, then one training step, then save and load."""
 
 from fp8migrate.checks import judge_integration
+from fp8migrate.evidence.baseline import baseline_evidence
 from fp8migrate.evidence.integration import integration_evidence
 from fp8migrate.jobs import ForwardCheck, Job, OneStep, Role
-from fp8migrate.phases.baseline import final_checkpoint
+from fp8migrate.phases.baseline import baseline_jobs, final_checkpoint
 from fp8migrate.phases.build import JobBuilder
 from fp8migrate.phases.schema import Done, Findings, Jobs
 from fp8migrate.plan.schema import Plan
@@ -16,7 +17,8 @@ class Integration:
         jobs = integration_jobs(plan, findings)
         if findings.missing(jobs):
             return Jobs(jobs, "compare one forward and one training step in FP8 with BF16, on the baseline's last weights")
-        evidence = integration_evidence(plan, jobs, findings.records)
+        advised = baseline_evidence(plan, baseline_jobs(plan, findings), findings.records).advice
+        evidence = integration_evidence(plan, jobs, findings.records, advised)
         return Done(results=judge_integration(evidence), integration=evidence)
 
     def planned(self, plan: Plan, findings: Findings) -> tuple[Job, ...]:

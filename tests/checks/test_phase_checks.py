@@ -100,6 +100,8 @@ RESUMED = {"name": "resume", "mismatches": ["layers.0.mlp.up.amax_history"]}
         (changed("gradients", finite=False, sqnr_db=np.nan), "NON_FINITE"),
         (changed("outputs", finite=False), "NON_FINITE"),
         (changed("outputs", sqnr_db=1.0), "OUTPUT_MISMATCH"),
+        (changed("layers", sqnr_db=4.0), "LAYER_MISMATCH"),
+        (changed("layers", finite=False, sqnr_db=np.nan), "NON_FINITE"),
         (changed("logits", kl_nats=np.nan), "NON_FINITE"),
         (changed("logits", kl_nats=0.7), "INFERENCE_MISMATCH"),
         (changed("logits", top1_agreement=0.4), "INFERENCE_MISMATCH"),
@@ -122,7 +124,7 @@ def test_a_gradient_that_is_zero_in_both_is_no_loss() -> None:
     assert phase_state(integration(tables=both)) == "passed"
 
 
-@pytest.mark.parametrize("table", ["logits", "outputs", "gradients", "equalities"])
+@pytest.mark.parametrize("table", ["logits", "outputs", "layers", "gradients", "equalities"])
 def test_a_missing_table_is_never_a_pass(table: str) -> None:
     results = integration(tables=without_table(table))
     assert problem(results) == ("INCONCLUSIVE", "TRUNCATED")

@@ -46,7 +46,7 @@ def test_integration_as_left() -> None:
     found = integration_evidence(plan, jobs, records)
     assert found.logits is not None
     assert found.logits.penalty == pytest.approx(0.0025)
-    assert (len(found.outputs), len(found.gradients)) == (4, 4)
+    assert (len(found.outputs), len(found.gradients), len(found.layers)) == (4, 4, 12)
     assert found.resume_mismatches == ()
     assert (found.accumulation_error, found.accumulation_error_bf16) == (0.02, 0.004)
     assert found.conversion is not None

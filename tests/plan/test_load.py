@@ -14,6 +14,8 @@ from fp8migrate.plan.load import LoadedPlan, load_plan
 from fp8migrate.plan.template import starting_plan
 from tests.plan.conftest import GOOD
 
+KINDS = "delayed, current, block, rowwise, rowwise_with_gw_hp, mxfp8, nvfp4, fixed, bf16"
+
 Refusal = Callable[[str | bytes], str]
 
 
@@ -185,22 +187,22 @@ BAD_KEYS = [
     (
         "{kind: delayed, amax",
         "{kind: dlayed, amax",
-        '11: candidate.recipe.kind: expected one of delayed, current, block, rowwise, rowwise_with_gw_hp, mxfp8, nvfp4, fixed, bf16, got "dlayed"; did you mean delayed?',
+        "11: candidate.recipe.kind: expected one of " + KINDS + ', got "dlayed"; did you mean delayed?',
     ),
     (
         "{kind: delayed, amax",
         "{kind: 3, amax",
-        "11: candidate.recipe.kind: expected one of delayed, current, block, rowwise, rowwise_with_gw_hp, mxfp8, nvfp4, fixed, bf16, got 3",
+        "11: candidate.recipe.kind: expected one of " + KINDS + ", got 3",
     ),
     (
         "{kind: delayed, amax",
         "{amax",
-        "11: candidate.recipe.kind: missing key; expected one of delayed, current, block, rowwise, rowwise_with_gw_hp, mxfp8, nvfp4, fixed, bf16",
+        "11: candidate.recipe.kind: missing key; expected one of " + KINDS,
     ),
     (
         "{kind: delayed, amax_history_len: 16}",
         "delayed",
-        '11: candidate.recipe: expected a mapping with a kind: delayed, current, block, rowwise, rowwise_with_gw_hp, mxfp8, nvfp4, fixed, bf16, got "delayed"',
+        "11: candidate.recipe: expected a mapping with a kind: " + KINDS + ', got "delayed"',
     ),
     (
         "{kind: delayed, amax_history_len: 16}",

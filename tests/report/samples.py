@@ -13,6 +13,7 @@ from fp8migrate.evidence.schema import (
     Comparison,
     Delta,
     Endpoint,
+    GemmAgreement,
     IntegrationEvidence,
     LayerAgreement,
     LogitAgreement,
@@ -220,6 +221,11 @@ def integration(layers: int = 4) -> IntegrationEvidence:
         logits=LogitAgreement(0.00213, 0.9871, 1.3952, 1.3985, 65_536),
         outputs=tuple(agreement(name.removesuffix(".weight"), 31 + float(rng.normal(0, 2))) for name in names),
         gradients=tuple(agreement(name, 24 + float(rng.normal(0, 2.5))) for name in names),
+        layers=tuple(
+            GemmAgreement(**vars(agreement(f"{name}: {gemm}", 26.0 - i / 9)), layer=name, gemm=gemm, forecast_db=27.0 - i / 9)
+            for i, name in enumerate(name.removesuffix(".weight") for name in names[:-1])
+            for gemm in GEMMS
+        ),
         resume_mismatches=(),
         accumulation_error=0.0123,
         accumulation_error_bf16=0.0041,

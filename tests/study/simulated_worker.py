@@ -43,7 +43,7 @@ def main(directory: Path, scenario_file: Path) -> int:
             path.write_bytes(b"simulated")
         writer.finish(record.outcome)
         return 0
-    for name in ("logits", "outputs") if job.task.kind == "forward_check" else ("gradients", "equalities"):
+    for name in ("logits", "outputs") if job.task.kind == "forward_check" else ("gradients", "layers", "equalities"):
         writer.table(name, SOUND_TABLES[name])
     writer.update(conversion=conversion_of(job, scenario))
     writer.finish(Outcome(status="completed"))

@@ -60,6 +60,10 @@ class EmulatedLinear(Linear):
         low, factor = gemm_operand(quantizer.quantize(values, CONTRACTION[gemm, tensor]), operand)
         return Prepared(self.gemm.exact_operand(low), factor)
 
+    @property
+    def low_precision_gemms(self) -> frozenset[Gemm]:
+        return frozenset(gemm for gemm, _ in self._operands)
+
     def same_operand(self, tensor: TensorName) -> bool:
         return not self.enabled or self._same[tensor]
 

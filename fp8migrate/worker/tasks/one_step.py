@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -16,13 +17,14 @@ from fp8migrate.worker.optimizer import learning_rate
 from fp8migrate.worker.tasks.agreement import agreement
 from fp8migrate.worker.tasks.context import TaskContext
 from fp8migrate.worker.tasks.forward_check import WARM_PASSES
+from fp8migrate.worker.tasks.layer_check import compare_layers, seen_by_layers
 from fp8migrate.worker.tasks.train import TrainingState, build, describe, forward_backward, update, warm_scales
 
 Gradients = dict[str, Tensor]
 
 
 def run(context: TaskContext) -> None:
-    """Tables `gradients` (one row per parameter) and `equalities` (resume, accumulation)."""
+    """Tables `gradients` (one row per parameter), `layers` (one per layer and GEMM) and `equalities` (resume, accumulation)."""
     task = context.job.task
     assert isinstance(task, OneStep)
     training = task.training
@@ -41,6 +43,8 @@ def run(context: TaskContext) -> None:
     reference, measured = gradients(bf16, batch, size), gradients(fp8, batch, size)
     describe(fp8, context.writer)
     context.writer.table("gradients", [agreement(name, reference[name], measured[name]) for name in reference])
+    tokens = torch.from_numpy(batch[:size].astype(np.int64)).to(context.device)
+    context.writer.table("layers", list(compare_layers(fp8.model, seen_by_layers(bf16.model, tokens))))
     batches = [stream.batch(WARM_PASSES + 1 + i) for i in range(2)]
     rows: list[dict[str, object]] = [
         {"name": "resume", "mismatches": resume_mismatches(lambda: fresh(task.precision), task, batches)},

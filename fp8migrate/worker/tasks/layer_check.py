@@ -1,0 +1,65 @@
+"""Each layer by itself: the same input, weight and output gradient through its three GEMMs in FP8 and in BF16.
+
+Nothing adds up through depth here, so a layer that is poor by itself stands out, and the advisor's forecast can be held against
+what was measured.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fp8migrate.facts.operands import GEMMS, TensorName
+from fp8migrate.worker.backends.emulated import EmulatedLinear
+from fp8migrate.worker.linear import Linear
+from fp8migrate.worker.models.llama import Llama, token_losses
+from fp8migrate.worker.quantizers import not_recording
+from fp8migrate.worker.tasks.agreement import agreement
+from fp8migrate.worker.tensor_watch import watching
+
+
+@dataclass
+class Seen:
+    """What a layer was given, float32: x [rows, in], dy [rows, out]."""
+
+    tensors: dict[TensorName, Tensor] = field(default_factory=dict)
+
+
+def seen_by_layers(model: Llama, tokens: Tensor) -> dict[str, Seen]:
+    """Inputs and output gradients of every linear layer in one forward and backward pass over tokens [b, t + 1]."""
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, Linear)}
+    found = {name: Seen() for name in layers}
+
+    def see(layer: str, tensor: TensorName, values: Tensor) -> None:
+        if tensor != "weight":
+            found[layer].tensors[tensor] = values.detach().clone()
+
+    with watching(layers, see):
+        token_losses(model, tokens).mean().backward()  # type: ignore[no-untyped-call]
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def compare_layers(model: Llama, seen: dict[str, Seen]) -> Iterator[dict[str, object]]:
+    """One row per converted layer and GEMM: how near FP8 comes to BF16. Histories stay as they are."""
+    with not_recording(model):
+        for name, layer in model.named_modules():
+            if isinstance(layer, EmulatedLinear) and len(layer.quantizers):
+                given = seen[name].tensors
+                reference, measured = (_products(layer, given["input"], given["gradient"], on) for on in (False, True))
+                for gemm, exact, low in zip(GEMMS, reference, measured, strict=True):
+                    if gemm in layer.low_precision_gemms:
+                        yield agreement(f"{name}: {gemm}", exact, low) | {"layer": name, "gemm": gemm}
+
+
+def _products(layer: EmulatedLinear, x: Tensor, dy: Tensor, fp8: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """y, dx and dw."""
+    layer.enabled = fp8
+    try:
+        x = x.detach().requires_grad_()
+        y = layer(x)
+        dx, dw = torch.autograd.grad(y, (x, layer.weight), dy)
+    finally:
+        layer.enabled = True
+    return y.detach(), dx, dw

@@ -1,8 +1,10 @@
-"""What the advisor samples of the BF16 run: decided from the plan alone, so that repeated and resumed runs sample the same.
+"""What the advisor samples of the BF16 run: decided before it starts, so that repeated and resumed runs sample the same.
 
-It may cost 2 % of the run. One row of each tensor under all recipes costs as much as training on ROW_COST / hidden_size
-tokens: training grows with the square of the width, quantising with the width.
+It may cost 2 % of the run, by estimates that favour no machine: on a CPU it is the values that take time, on a GPU starting
+kernels. A run too short for that is sampled once all the same.
 """
+
+from typing import Literal
 
 from fp8migrate.facts.recipes import (
     BlockRecipe,
@@ -16,6 +18,9 @@ from fp8migrate.facts.recipes import (
 )
 from fp8migrate.jobs import TensorStats
 from fp8migrate.plan.schema import Plan
+from fp8migrate.sizing.flops import flops_per_token
+
+Device = Literal["cpu", "cuda"]
 
 ADVISED: tuple[Recipe, ...] = (
     DelayedRecipe(),
@@ -27,21 +32,42 @@ ADVISED: tuple[Recipe, ...] = (
     Nvfp4Recipe(),
 )
 COST_SHARE = 0.02
-# Measured on two CPU cores at hidden size 112 (reports/DECISIONS.md); taken as it is everywhere else.
-ROW_COST = 3000
 # Blocks of 128 x 128 are whole in a multiple of this.
 ROWS = 128
+# On a CPU one row of each tensor under all recipes costs as much as training on ROW_COST / hidden_size tokens: training grows
+# with the square of the width, quantising with the width. Measured at hidden size 112, reports/DECISIONS.md.
+ROW_COST = 3000
+# On a GPU a sample takes as long for each decoder layer, and a step at least this long. Both measured on one H200 with torch
+# 2.11, whose vmap cannot look at a float's bits: newer ones sample faster.
+GPU_SAMPLE_SECONDS_PER_LAYER = 0.17
+GPU_STEP_SECONDS_PER_LAYER = 0.006
+GPU_FLOPS_PER_SECOND = 4e14
 
 
-def tensor_stats(plan: Plan) -> TensorStats | None:
+def tensor_stats(plan: Plan, device: Device) -> TensorStats | None:
     """Which updates of the baseline's run are looked at, and how many rows of their tensors; None: switched off."""
     wanted, last = plan.phases.baseline.advisor, plan.training.num_steps
     if wanted.samples == 0:
         return None
-    affordable = COST_SHARE * last * plan.training.tokens_per_step / (ROW_COST / plan.model.hidden_size)
-    samples = min(wanted.samples, last, max(1, int(affordable) // ROWS))
-    rows = max(ROWS, int(affordable / samples) // ROWS * ROWS)
-    return TensorStats(steps=sampled_steps(last, samples), recipes=advised(plan), max_tokens=min(wanted.max_tokens, rows))
+    rows = affordable_rows(plan)
+    samples = min(wanted.samples, last, max(1, rows // ROWS))
+    if device == "cuda":
+        samples = min(samples, max(1, affordable_gpu_samples(plan)))
+    most = max(ROWS, rows // samples // ROWS * ROWS)
+    return TensorStats(steps=sampled_steps(last, samples), recipes=advised(plan), max_tokens=min(wanted.max_tokens, most))
+
+
+def affordable_rows(plan: Plan) -> int:
+    """Rows in all samples together that quantising may cost on a CPU."""
+    return int(COST_SHARE * plan.training.num_steps * plan.training.tokens_per_step * plan.model.hidden_size / ROW_COST)
+
+
+def affordable_gpu_samples(plan: Plan) -> int:
+    """Samples whose kernels may be started on a GPU."""
+    layers, training = plan.model.num_layers, plan.training
+    compute = flops_per_token(plan.model, training.sequence_length) * training.tokens_per_step / GPU_FLOPS_PER_SECOND
+    step_seconds = max(layers * GPU_STEP_SECONDS_PER_LAYER, compute)
+    return int(COST_SHARE * training.num_steps * step_seconds / (layers * GPU_SAMPLE_SECONDS_PER_LAYER))
 
 
 def sampled_steps(last: int, samples: int) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ The floor runs are the baseline once more from a late checkpoint, with every wei
 from fp8migrate.checks import judge_baseline
 from fp8migrate.evidence.baseline import baseline_evidence
 from fp8migrate.jobs import CheckpointRef, Job
-from fp8migrate.phases.advisor import tensor_stats
+from fp8migrate.phases.advisor import Device, tensor_stats
 from fp8migrate.phases.build import JobBuilder, Start
 from fp8migrate.phases.schema import Done, Findings, Jobs
 from fp8migrate.plan.schema import Plan
@@ -38,7 +38,7 @@ def baseline_jobs(plan: Plan, findings: Findings) -> tuple[Job, ...]:
     # A schedule of one or two steps has no late checkpoint to start a floor from.
     kept = tuple(sorted({floor_start, last} - {0}))
     (run,) = builder.pair("baseline", 0, ["baseline"], start=Start(), last_step=last, data_order=order, checkpoint_at=kept)
-    run = with_advisor(run, plan)
+    run = with_advisor(run, plan, findings.environment.device)
     start = Start(floor_start, run) if floor_start else Start()
     floors = [
         builder.pair("baseline", pair, ["floor"], start=start, last_step=last, data_order=order)[0]
@@ -47,9 +47,9 @@ def baseline_jobs(plan: Plan, findings: Findings) -> tuple[Job, ...]:
     return (run, *floors)
 
 
-def with_advisor(run: Job, plan: Plan) -> Job:
+def with_advisor(run: Job, plan: Plan, device: Device) -> Job:
     """The BF16 run with its tensors looked at, which changes none of its bits."""
-    return run.model_copy(update={"task": run.task.model_copy(update={"tensor_stats": tensor_stats(plan)})})
+    return run.model_copy(update={"task": run.task.model_copy(update={"tensor_stats": tensor_stats(plan, device)})})
 
 
 def final_checkpoint(plan: Plan, findings: Findings) -> CheckpointRef:

@@ -4,8 +4,9 @@ The quantiser is the emulation's own, over the tensors of several layers at once
 too small to be worth an operation. Shapes: l layers, r rows that were taken, c columns.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 
 import torch
 from torch import Tensor
@@ -72,8 +73,7 @@ def losses(rows: Rows, operand: Operand, along: int, scale: Tensor | None = None
     values = rows.with_maxima() if _looks_beyond(operand, along) else rows.values
     if operand.constant is not None:
         scale = torch.full((len(values),), operand.constant, device=values.device)
-    work = torch.vmap(partial(_quantized, operand, along), in_dims=(0, None if scale is None else 0))
-    exact, back, grid, inverse = work(values, scale)
+    exact, back, grid, inverse = _over_layers(partial(_quantized, operand, along), values, scale)
     if operand.hadamard:
         signal, nonzero = _norms(exact), _nonzero(exact)
     else:
@@ -93,6 +93,28 @@ def losses(rows: Rows, operand: Operand, along: int, scale: Tensor | None = None
             used.amax(1).log2(),
         )
     )
+
+
+Parts = tuple[Tensor, ...]
+
+
+def _over_layers(work: Callable[[Tensor, Tensor | None], Parts], values: Tensor, scale: Tensor | None) -> Parts:
+    """`work` on each layer's values and scale, its results stacked: the same bits, all at once where torch can."""
+    if _vmap_takes_views():
+        found: Parts = torch.vmap(work, in_dims=(0, None if scale is None else 0))(values, scale)
+        return found
+    alone = [work(values[layer], None if scale is None else scale[layer]) for layer in range(len(values))]
+    return tuple(map(torch.stack, zip(*alone, strict=True)))
+
+
+@cache
+def _vmap_takes_views() -> bool:
+    """Rounding looks at a float's bits: torch 2.13 can under vmap, torch 2.11 cannot."""
+    try:
+        torch.vmap(lambda x: x.view(torch.int32))(torch.zeros(1, 1))
+    except RuntimeError:
+        return False
+    return True
 
 
 def _quantized(operand: Operand, along: int, values: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:

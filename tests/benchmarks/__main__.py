@@ -2,9 +2,17 @@
 
 import sys
 
-from tests.benchmarks import commands, reading, worker
+from tests.benchmarks import advisor, commands, emulation, reading, worker
 
-BENCHMARKS = {"help": commands.run, "worker": worker.run, "reading": reading.run}
+BENCHMARKS = {
+    "help": commands.run,
+    "worker": worker.run,
+    "reading": reading.run,
+    "advisor": advisor.run,
+    "emulation": emulation.run,
+    "emulation-compiled": emulation.run_compiled,
+    "memory": emulation.run_memory,
+}
 
 
 def main(names: list[str]) -> int:

@@ -30,23 +30,36 @@ def test_only_the_baselines_own_run_is_looked_at() -> None:
 
 
 def test_no_samples_switch_it_off() -> None:
-    assert tensor_stats(plan(Advisor(samples=0))) is None
+    assert tensor_stats(plan(Advisor(samples=0)), "cpu") is None
 
 
 def test_a_large_run_gets_what_is_asked_for() -> None:
-    found = tensor_stats(plan(steps=100_000, batch=256))
+    found = tensor_stats(plan(steps=100_000, batch=256), "cpu")
     assert found is not None
     assert (found.steps, found.max_tokens) == ((10_000, 40_000, 70_000, 100_000), 512)
 
 
 def test_a_short_run_gets_one_sample_of_a_block() -> None:
-    found = tensor_stats(plan(steps=10, batch=8))
+    found = tensor_stats(plan(steps=10, batch=8), "cpu")
     assert found is not None
     assert (found.steps, found.max_tokens) == ((7,), 128)
 
 
+def test_on_a_gpu_a_small_model_is_sampled_less_often() -> None:
+    """8 layers: a step of 48 ms, a sample of 1.36 s: 2 % of 10 000 steps are 7 samples, of 3000 steps 2, of 100 steps none."""
+    small = {"num_layers": 8, "hidden_size": 128}
+    for steps, samples in ((10_000, 4), (3000, 2), (100, 1)):
+        found = tensor_stats(plan(steps=steps, batch=64, **small), "cuda")
+        assert found is not None
+        assert len(found.steps) == samples
+    # Where a step is long, a sample is little of it.
+    large = tensor_stats(plan(steps=100, batch=1024, num_layers=32, hidden_size=4096, ffn_hidden_size=14336), "cuda")
+    assert large is not None
+    assert len(large.steps) == 4
+
+
 def test_a_run_of_one_step() -> None:
-    found = tensor_stats(plan(steps=1))
+    found = tensor_stats(plan(steps=1), "cpu")
     assert found is not None
     assert found.steps == (1,)
 
@@ -61,7 +74,7 @@ def test_samples_lie_within_the_run_and_rise(last: int, samples: int, batch: int
 @given(st.integers(1, 10**6), st.integers(1, 4096), st.integers(16, 16384))
 def test_the_estimated_cost_stays_within_its_share_or_at_the_least_sample(steps: int, batch: int, hidden: int) -> None:
     chosen = plan(steps=steps, batch=batch, hidden_size=hidden)
-    found = tensor_stats(chosen)
+    found = tensor_stats(chosen, "cpu")
     assert found is not None
     rows = len(found.steps) * found.max_tokens
     affordable = COST_SHARE * steps * chosen.training.tokens_per_step * hidden / ROW_COST

@@ -158,10 +158,21 @@ def test_a_group_of_layers_has_each_layers_numbers(kind: str, tensor: TensorName
     generator = torch.Generator().manual_seed(1)
     scales = torch.tensor([3.0, 500.0, 40.0]) if operand.history else None
     tensors = [torch.randn(40, 48, generator=generator) * size for size in (1.0, 100.0, 1e-6)]
-    together = losses(stacked([take(x, 32) for x in tensors]), operand, along, scales)
+    group = stacked([take(x, 32) for x in tensors])
+    together = losses(group, operand, along, scales)
     for layer, x in enumerate(tensors):
         alone = losses(take(x, 32), operand, along, None if scales is None else scales[layer : layer + 1])[:, 0]
         assert torch.equal(together[:, layer], alone)
+
+
+def test_where_vmap_cannot_layers_are_done_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = stacked([take(torch.randn(40, 48, generator=torch.Generator().manual_seed(seed)), 32) for seed in range(3)])
+    for _, _, operand, along in all_operands():
+        scales = torch.tensor([3.0, 500.0, 40.0]) if operand.history else None
+        with monkeypatch.context() as old_torch:
+            old_torch.setattr("fp8migrate.worker.tensor_stats._vmap_takes_views", lambda: False)
+            alone = losses(group, operand, along, scales)
+        assert torch.equal(alone, losses(group, operand, along, scales))
 
 
 def test_nothing_but_delayed_constant_and_nvfp4_scales_can_clip() -> None:

@@ -1,7 +1,5 @@
 """Rounding onto low-precision grids: what two other implementations and the reference codec give, value by value."""
 
-import math
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -191,85 +189,6 @@ def test_codes_of_other_formats_and_dtypes_are_refused() -> None:
         to_codes(torch.ones(1, dtype=torch.bfloat16), E4M3)
     with pytest.raises(TypeError, match=r"uint8, got torch\.int8"):
         from_codes(torch.ones(1, dtype=torch.int8), E4M3)
-
-
-NOISE_STEP = 2.0**-24
-
-
-def noise_of(seed: int, size: int) -> Tensor:
-    return uniform_noise(torch.Size([size]), torch.tensor(seed))
-
-
-def chi_square(counts: Tensor) -> float:
-    expected = counts.sum() / counts.numel()
-    return float(((counts - expected) ** 2 / expected).sum())
-
-
-@every_format
-@pytest.mark.parametrize("fraction", [0.25, 0.5, 0.75])
-def test_by_chance_it_goes_up_exactly_where_noise_is_below_the_fraction(info: FormatInfo, fraction: float) -> None:
-    """Between all neighbours, subnormals and zero among them, on both sides of zero."""
-    values = torch.tensor([value for value in codec.values(info) if value >= 0])
-    lower, upper = values[:-1], values[1:]
-    x = lower + fraction * (upper - lower)
-    for noise, expected in ((0.0, upper), (fraction - NOISE_STEP, upper), (fraction, lower), (1 - NOISE_STEP, lower)):
-        for sign in (1, -1):
-            found = round_stochastically_(sign * x, info, torch.full_like(x, noise))
-            assert torch.equal(found, sign * expected)
-
-
-@every_format
-def test_by_chance_values_of_the_format_stay_and_the_rest_saturates(info: FormatInfo) -> None:
-    values = torch.tensor(codec.values(info))
-    for noise in (0.0, 0.5, 1 - NOISE_STEP):
-        assert torch.equal(round_stochastically_(values.clone(), info, torch.full_like(values, noise)), values)
-        largest = info.max_finite
-        beyond = torch.tensor([largest * 1.01, -3e38, torch.inf, -torch.inf, torch.nan])
-        found = round_stochastically_(beyond, info, torch.full_like(beyond, noise))
-        assert found is beyond
-        assert found[:4].tolist() == [largest, -largest, largest, -largest]
-        assert found[4].isnan()
-
-
-@every_format
-def test_by_chance_the_mean_is_kept(info: FormatInfo) -> None:
-    """Numbers of every size, each often: only its neighbours come, the upper one as often as it is near, within 5 sigma."""
-    draws = 4096
-    chance = torch.Generator().manual_seed(3)
-    size = torch.exp2(torch.linspace(math.log2(info.min_subnormal) - 3, math.log2(info.max_finite), 200))
-    x = (size * (torch.rand(200, generator=chance) < 0.5).float().mul(2).sub(1)).clamp(-info.max_finite, info.max_finite)
-    values = torch.tensor(codec.values(info))
-    above = torch.searchsorted(values, x).clamp(min=1)
-    lower, upper = values[above - 1], values[above]
-    noise = noise_of(11, 200 * draws).view(200, draws)
-    found = round_stochastically_(x[:, None].repeat(1, draws), info, noise)
-    assert ((found == lower[:, None]) | (found == upper[:, None])).all()
-    share = ((x - lower).double() / (upper - lower).double()).clamp(0, 1)
-    up = (found == upper[:, None]).double().mean(1)
-    assert ((up - share).abs() <= 5 * (share * (1 - share) / draws).sqrt()).all()
-    bias = ((found.double() - x[:, None].double()) / (upper - lower).double()[:, None]).mean()
-    assert bias.abs() <= 5 * ((share * (1 - share)).mean() / (200 * draws)).sqrt()
-
-
-def test_noise_is_uniform_and_neighbours_are_independent() -> None:
-    """Chi-square with 255 degrees of freedom has SD 22.6: 370 is 5 SD above its mean."""
-    noise = noise_of(0x1234_5678_9ABC_DEF0, 1 << 18)
-    assert noise.dtype == torch.float32
-    assert ((noise >= 0) & (noise < 1)).all()
-    assert torch.equal(noise / NOISE_STEP, (noise / NOISE_STEP).round())
-    assert chi_square(torch.bincount((noise * 256).long(), minlength=256).double()) < 370
-    pairs = (noise.view(-1, 2) * 16).long()
-    assert chi_square(torch.bincount(pairs[:, 0] * 16 + pairs[:, 1], minlength=256).double()) < 370
-
-
-@pytest.mark.parametrize("other", [1, 2, 1 << 32, 1 << 62])
-def test_noise_is_the_seeds_own(other: int) -> None:
-    """Seeds that differ in one bit, low or high, give noise that is not correlated: within 5 sigma."""
-    size = 1 << 16
-    first, again, second = noise_of(77, size), noise_of(77, size), noise_of(77 ^ other, size)
-    assert torch.equal(first, again)
-    assert abs(float(torch.corrcoef(torch.stack((first, second)))[0, 1])) < 5 / math.sqrt(size)
-    assert uniform_noise(torch.Size([4, 2]), torch.tensor(77)).flatten().tolist() == first[:8].tolist()
 
 
 def test_traced_whole_they_give_what_they_give_eagerly() -> None:

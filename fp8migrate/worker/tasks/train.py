@@ -148,9 +148,7 @@ def update(state: TrainingState, training: Training, batch: NDArray[np.uint8], r
     return float(loss), float(norm)
 
 
-def log_update(
-    context: TaskContext, task: Train, state: TrainingState, stream: TrainingStream, watch: TensorWatch
-) -> float:
+def log_update(context: TaskContext, task: Train, state: TrainingState, stream: TrainingStream, watch: TensorWatch) -> float:
     """Do and log one step; returns its seconds, the watch's left out. Raises NonFinite after logging what was not finite."""
     started, watched = time.perf_counter(), watch.seconds
     rate = learning_rate(task.training, state.step, task.cooldown)

@@ -16,7 +16,11 @@ def uniform_noise(shape: torch.Size, seed: Tensor) -> Tensor:
     """float32 numbers uniform in [0, 1), multiples of 2^-24, on the seed's device. seed: an int64 scalar."""
     counter = torch.arange(shape.numel(), dtype=torch.int32, device=seed.device)
     low, high = (seed & 0xFFFFFFFF).to(torch.int32), (seed >> 32).to(torch.int32)
-    mixed = _mix(_mix(counter ^ low) + high)
+    # (first, second) is one-to-one with the seed. A seed that only met the counter would give the next tensor the same numbers
+    # in another order, and their errors would not average out.
+    first = _mix(_mix(low) + high)
+    second = _mix(first + low)
+    mixed = _mix(_mix(counter ^ first) + second)
     return (_shifted(mixed, 32 - _NOISE_BITS).to(torch.float32) * 2.0**-_NOISE_BITS).view(shape)
 
 

@@ -119,15 +119,20 @@ def end_pass(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
 
 
 def _move_on(format_max: float, rule: AmaxHistory, members: Sequence[Quantizer], group: dist.ProcessGroup | None) -> None:
-    """As Transformer Engine: this pass's amax is history[0] while the scale is computed, then the history rolls by one."""
+    """As Transformer Engine: scales from this pass and the history, which then rolls; where the pass saw nothing, none of it.
+
+    So a weight that is quantised once a step has one entry for the step, however many micro-batches it has.
+    """
     pass_amaxes = [member.pass_amax for member in members]
     histories, scales = ([member.get_buffer(name) for member in members] for name in ("amax_history", "scale"))
-    pass_amax_n, history_nl = torch.stack(pass_amaxes), torch.stack(histories)
+    pass_amax_n, before_nl, scale_n = torch.stack(pass_amaxes), torch.stack(histories), torch.stack(scales)
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(pass_amax_n, dist.ReduceOp.MAX, group)
-    history_nl[:, 0] = pass_amax_n
-    scale_n = next_scales(history_nl, torch.stack(scales), format_max, rule)
-    history_nl = history_nl.roll(-1, dims=1)
-    history_nl[:, 0] = 0.0
-    torch._foreach_copy_([*scales, *histories], [*scale_n.unbind(), *history_nl.unbind()])
+    saw_n = pass_amax_n != 0
+    history_nl = torch.cat((pass_amax_n[:, None], before_nl[:, 1:]), dim=1)
+    scale_n = torch.where(saw_n, next_scales(history_nl, scale_n, format_max, rule), scale_n)
+    rolled_nl = history_nl.roll(-1, dims=1)
+    rolled_nl[:, 0] = 0.0
+    after_nl = torch.where(saw_n[:, None], rolled_nl, before_nl)
+    torch._foreach_copy_([*scales, *histories], [*scale_n.unbind(), *after_nl.unbind()])
     torch._foreach_zero_(pass_amaxes)

@@ -44,7 +44,7 @@ def scales_for(amax: Tensor, operand: Operand, tensor_amax: Tensor | None = None
 
 def next_scales(history_nl: Tensor, scale_n: Tensor, format_max: float, rule: AmaxHistory) -> Tensor:
     """Delayed scaling: the next scales of n tensors from their histories of l passes; kept where the amax is 0, Inf or NaN."""
-    amax_n = history_nl.amax(dim=1) if rule.compute == "max" else history_nl[:, 0]
+    amax_n = history_nl.nan_to_num(nan=0.0, posinf=torch.inf).amax(dim=1) if rule.compute == "max" else history_nl[:, 0]
     usable = (amax_n > 0) & (amax_n < torch.inf)
     # The margin before the division: an amax near float32's smallest overflows later for it.
     scale = _divided(format_max * 2.0**-rule.margin, amax_n).clamp(max=FLOAT32_MAX)

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fp8migrate.facts.formats import E2M1, E4M3, E5M2, FormatInfo  # noqa: E402 - after the skip
+from fp8migrate.facts.operands import GEMMS  # noqa: E402
 from fp8migrate.facts.recipes import CurrentRecipe, DelayedRecipe, Recipe  # noqa: E402
 from fp8migrate.jobs import DataOrder, Job, Precision, Role, Train  # noqa: E402
 from fp8migrate.plan.schema import LlamaModel, PythonSourceData, Training  # noqa: E402
@@ -113,7 +114,7 @@ def test_an_emulated_layer_gives_what_the_cpu_gives_up_to_accumulation() -> None
     x = torch.randn(64, 256)
     outputs, gradients = [], []
     for device in ("cpu", "cuda"):
-        layer = EmulatedLinear(source, CurrentRecipe()).to(device)
+        layer = EmulatedLinear(source, dict.fromkeys(GEMMS, CurrentRecipe())).to(device)
         moved = x.to(device).detach().requires_grad_()
         y = layer(moved)
         y.square().sum().backward()

@@ -145,14 +145,26 @@ def test_two_tensors_in_one_pass_share_its_entry() -> None:
     assert scale(found) == 64.0
 
 
-def test_a_pass_without_a_tensor_rolls_the_history_and_keeps_the_scale() -> None:
-    """As in Transformer Engine: a weight quantised once a step has an entry of 0 for each further micro-batch."""
+def test_a_pass_without_a_tensor_leaves_history_and_scale() -> None:
+    """Transformer Engine's update skips an amax of 0: a weight quantised once a step has one entry for it."""
     found = delayed()
     passes(found, [7.0])
     for _ in range(4):
         end_pass(found)
-    assert history(found) == [0.0, 0.0, 0.0]
+    passes(found, [0.0])
+    assert history(found) == [0.0, 0.0, 7.0]
     assert scale(found) == 64.0
+
+
+def test_a_nan_in_the_history_is_skipped_by_the_maximum() -> None:
+    """fmaxf, with which Transformer Engine looks for it, takes the other number."""
+    found = delayed(3)
+    passes(found, [7.0, float("nan")])
+    assert scale(found) == 64.0
+    passes(found, [3.5])
+    assert scale(found) == 64.0
+    passes(found, [3.5])
+    assert scale(found) == 128.0
 
 
 def test_quantisers_of_several_rules_move_on_together() -> None:

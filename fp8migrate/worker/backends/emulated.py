@@ -75,8 +75,8 @@ class EmulatedLinear(Linear):
 def _operands(recipes: Recipes) -> dict[tuple[Gemm, TensorName], Operand]:
     """Of the GEMMs that are in low precision."""
     found: dict[tuple[Gemm, TensorName], Operand] = {}
-    for gemm in GEMMS:
-        pair = recipes[gemm].operands(gemm) if gemm in recipes else None
+    for gemm, recipe in recipes.items():
+        pair = recipe.operands(gemm)
         if pair is not None:
             found |= {(gemm, tensor): operand for tensor, operand in zip(GEMM_OPERANDS[gemm], pair, strict=True)}
     return found

@@ -47,9 +47,10 @@ class EmulatedLinear(Linear):
         tensors: tuple[TensorName, ...] = ("input", "weight", "gradient")
         self._same = {tensor: _same_operand(self._operands, tensor) for tensor in tensors}
         self._names = {key: key[1] if self._same[key[1]] else f"{key[1]}_for_{key[0]}" for key in self._operands}
-        self.quantizers = nn.ModuleDict(
-            {slot: Quantizer(self._operands[key], crc32(f"{name}.{slot}".encode())) for key, slot in self._names.items()}
-        )
+        quantizers = {
+            slot: Quantizer(self._operands[key], crc32(f"{name}.{slot}".encode())) for key, slot in self._names.items()
+        }
+        self.quantizers = nn.ModuleDict(quantizers).to(weight.device)
 
     def prepare(self, gemm: Gemm, tensor: TensorName, values: Tensor) -> Prepared:
         operand = self._operands.get((gemm, tensor)) if self.enabled else None

@@ -65,7 +65,7 @@ def quantize(
         rounded = rotate(rounded, operand.hadamard, along)
     if operand.tile == (None, None):
         scales = Scales(scale, inverse(scale)) if scale is not None else scales_for(largest(rounded), operand)
-        values = rounded.to(torch.float32) * scales.scale
+        values = rounded.to(torch.float32).mul_(scales.scale)
         return Quantized(_cast(values, operand, noise_seed), scales.inverse, scales.outer, (values.shape[0], values.shape[1]))
     return _quantize_tiles(rounded, operand, along, noise_seed)
 
@@ -79,7 +79,7 @@ def _quantize_tiles(rounded: Tensor, operand: Operand, along: int, noise_seed: T
     amax = torch.amax(tiles.abs(), dim=(1, 3), keepdim=True).to(torch.float32)
     tensor_amax = amax.amax() if operand.scale == "e4m3" else None
     scales = scales_for(amax, operand, tensor_amax)
-    values = (tiles.to(torch.float32) * scales.scale).view(padded.shape)[:rows, :cols].contiguous()
+    values = tiles.to(torch.float32).mul_(scales.scale).view(padded.shape)[:rows, :cols].contiguous()
     return Quantized(_cast(values, operand, noise_seed), scales.inverse[:, 0, :, 0], scales.outer, (r, c))
 
 

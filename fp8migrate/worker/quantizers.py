@@ -57,6 +57,7 @@ class Quantizer(nn.Module):
         if operand.constant is not None:
             scale = self.get_buffer("constant")
         if operand.history is not None:
+            x = bf16_values(x)
             scale = self._delayed_scale(x)
         if operand.stochastic:
             seed = self.get_buffer("noise_seed").add_(1).clone()
@@ -65,9 +66,9 @@ class Quantizer(nn.Module):
         return quantize(x, operand, along, scale, seed)
 
     def _delayed_scale(self, x: Tensor) -> Tensor:
-        """The scale from earlier passes; x's own amax counts for the next."""
+        """The scale from earlier passes; the amax of x, BF16 values, counts for the next."""
         if self.tally.recording:
-            self.pass_amax.copy_(torch.maximum(self.pass_amax, largest(bf16_values(x))))
+            self.pass_amax.copy_(torch.maximum(self.pass_amax, largest(x)))
         # A copy: `end_pass` moves the scale on, and the backward pass still needs this one.
         return self.get_buffer("scale").clone()
 

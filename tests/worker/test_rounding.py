@@ -203,3 +203,12 @@ def test_traced_whole_they_give_what_they_give_eagerly() -> None:
         x = torch.randn(1000, generator=torch.Generator().manual_seed(seed))
         for found, expected in zip(traced(x, torch.tensor(seed)), both_ways(x, torch.tensor(seed)), strict=True):
             assert same_bits(found, expected)
+
+
+def test_large_tensors_are_rounded_in_parts_to_the_same_bits() -> None:
+    """Rows that do not fill the parts evenly, one row longer than a part, and a plain vector."""
+    generator = torch.Generator().manual_seed(0)
+    for shape in ((1000, 301), (3, 150_000), (300_000,)):
+        x = torch.randn(shape, generator=generator) * 100
+        expected = torch.cat([round_to_format_(part.clone(), E4M3) for part in x.flatten().split(1000)])
+        assert torch.equal(round_to_format_(x, E4M3).flatten(), expected)

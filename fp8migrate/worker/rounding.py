@@ -31,7 +31,7 @@ def round_to_format_(x: Tensor, info: FormatInfo) -> Tensor:
     if x.dtype != torch.float32:
         raise TypeError(f"round_to_format_ takes float32, got {x.dtype}")
     if x.device.type == "cpu" and x.ndim == 2 and x.numel() > 2 * _VALUES_IN_CACHE and not torch.compiler.is_compiling():
-        for rows in x.split(max(1, _VALUES_IN_CACHE // x.shape[1])):
+        for rows in torch.split(x, max(1, _VALUES_IN_CACHE // x.shape[1])):
             _round_(rows, info)
         return x
     return _round_(x, info)

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +10,8 @@ from typer.testing import CliRunner
 from fp8migrate.cli import app
 from fp8migrate.engine.preflight import preflight
 from fp8migrate.errors import ExitCode
+from fp8migrate.facts.operands import GEMMS
+from fp8migrate.facts.recipes import Recipe
 from fp8migrate.plan.load import load_plan
 from fp8migrate.verdict import ROWS
 
@@ -17,11 +20,14 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_the_plan_in_the_readme_can_be_run(tmp_path: Path) -> None:
-    (block,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    (tmp_path / "plan.yaml").write_text(block)
-    loaded = load_plan(tmp_path / "plan.yaml")
-    preflight(loaded)
-    assert loaded.plan.name == "llama-1b"
+    """Also with the candidate that the README shows further down in the place of the first."""
+    plan, candidate = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    for text in (plan, re.sub(r"candidate:\n(?:  .*\n)+", candidate, plan)):
+        (tmp_path / "plan.yaml").write_text(text)
+        loaded = load_plan(tmp_path / "plan.yaml")
+        preflight(loaded)
+        assert loaded.plan.name == "llama-1b"
+    assert [rule.recipe.kind for rule in loaded.plan.candidate.policy] == ["bf16", "block"]
 
 
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"(?:^|`)fp8migrate ([a-z-]+)", README, re.MULTILINE)) - {"answers"}))
@@ -48,3 +54,16 @@ def test_the_make_targets_that_the_readme_names_are_there() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in set(re.findall(r"`?make ([a-z-]+)", README)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_table_of_recipes_is_what_they_do() -> None:
+    """Each GEMM's operands, of every recipe with its defaults; the fixed scale and BF16 are no recipes to migrate to."""
+    for recipe in (member() for member in get_args(get_args(Recipe)[0])):
+        if recipe.kind in ("fixed", "bf16"):
+            continue
+        cells = []
+        for gemm in GEMMS:
+            pair = recipe.operands(gemm)
+            words = ["BF16"] if pair is None else list(dict.fromkeys(operand.in_words for operand in pair))
+            cells.append(" × ".join(words))
+        assert f"| `{recipe.kind}` | {' | '.join(cells)} |" in README

@@ -1,7 +1,7 @@
 """report.html: one self-contained file. No scripts, no requests; readable by keyboard, on a phone, in the dark, on paper."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,12 +184,21 @@ def _agreements(report: Report) -> tuple[Agreement, ...]:
         return ()
     found = []
     left = report.integration
-    kinds = (("gradients", left.gradients), ("outputs", left.outputs), ("layers", left.layers))
-    for what, rows in kinds:
-        drawing = figures.agreement_drawing(rows, f"sqnr-{what}", what, _decibel_limit(report.results, what))
+    gemms = tuple(replace(row, name=f"{row.layer} {_PRODUCTS[row.gemm]}") for row in left.layers)
+    kinds: tuple[tuple[str, str, Sequence[LayerAgreement]], ...] = (
+        ("gradients", "gradients", left.gradients),
+        ("outputs", "outputs", left.outputs),
+        ("layers", "each GEMM by itself", gemms),
+    )
+    for check, what, rows in kinds:
+        drawing = figures.agreement_drawing(rows, f"sqnr-{check}", what, _decibel_limit(report.results, check))
         if drawing is not None:
             found.append(Agreement(what, tuple(figures.worst_first(rows)), drawing))
     return tuple(found)
+
+
+# What each GEMM of y = x · wᵀ makes.
+_PRODUCTS = {"forward": "y", "data_gradient": "dx", "weight_gradient": "dw"}
 
 
 def _decibel_limit(results: Sequence[CheckResult], what: str) -> float | None:

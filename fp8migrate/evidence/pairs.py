@@ -9,10 +9,9 @@ import numpy as np
 from fp8migrate.evidence.endpoints import ENDPOINTS, Pair, cell
 from fp8migrate.evidence.runs import run_fact
 from fp8migrate.evidence.schema import Cell, Comparison, Endpoint, PairCurves
-from fp8migrate.facts.operands import GEMMS
 from fp8migrate.jobs import Arm, DesignName, Job, Precision, Train
 from fp8migrate.plan.audit import AuditRow, audit, merge
-from fp8migrate.plan.schema import Plan, PolicyRule
+from fp8migrate.plan.schema import Plan
 from fp8migrate.records.schema import Conversion, Record
 
 COMPARED_ARMS: tuple[Arm, ...] = ("candidate", "control", "floor", "sensitivity")
@@ -211,14 +210,8 @@ def describe_recipe(plan: Plan) -> str:
     kept = (
         f"; kept in BF16: {', '.join(candidate.keep_bf16)}" if candidate.keep_bf16 and candidate.recipe.kind != "bf16" else ""
     )
-    rules = "".join(f"; {describe_rule(rule)}" for rule in candidate.policy)
+    rules = "".join(f"; {rule.in_words}" for rule in candidate.policy)
     return f"{candidate.recipe.kind} ({details}){kept}{rules}" if details else f"{candidate.recipe.kind}{kept}{rules}"
-
-
-def describe_rule(rule: PolicyRule) -> str:
-    """`layers.*.mlp.down: bf16 for weight_gradient`."""
-    gemms = "" if set(rule.gemms) == set(GEMMS) else f" for {', '.join(rule.gemms)}"
-    return f"{rule.layers}: {rule.recipe.kind}{gemms}"
 
 
 def describe_model(plan: Plan, records: Sequence[Record]) -> str:

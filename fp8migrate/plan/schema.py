@@ -120,6 +120,12 @@ class PolicyRule(Settings):
     gemms: tuple[Gemm, ...] = Field(GEMMS, min_length=1, description="which of forward, data_gradient, weight_gradient")
     recipe: Recipe = Field(description="how they are scaled; kind bf16 leaves them in BF16", examples=[{"kind": "bf16"}])
 
+    @property
+    def in_words(self) -> str:
+        """`layers.*.mlp.down: bf16 for weight_gradient`."""
+        gemms = "" if set(self.gemms) == set(GEMMS) else f" for {', '.join(self.gemms)}"
+        return f"{self.layers}: {self.recipe.kind}{gemms}"
+
 
 class Candidate(Settings):
     """The FP8 configuration under test."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fp8migrate.facts.operands import Gemm
+from fp8migrate.facts.operands import GEMMS, Gemm
 from fp8migrate.jobs import Forward, Job
 from fp8migrate.settings import Settings
 
@@ -58,6 +58,16 @@ class LayerConversion(Settings):
     @property
     def converted(self) -> bool:
         return bool(self.gemms)
+
+    @property
+    def kept_gemms(self) -> tuple[Gemm, ...]:
+        """Of a converted layer, those that run in BF16 all the same."""
+        return tuple(gemm for gemm in GEMMS if gemm not in self.gemms) if self.gemms else ()
+
+    @property
+    def low_precision_share(self) -> float:
+        """Of the model's GEMM FLOPs: a linear layer's three GEMMs cost the same."""
+        return self.flops_share * len(self.gemms) / len(GEMMS)
 
 
 class Conversion(Settings):

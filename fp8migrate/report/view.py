@@ -194,11 +194,15 @@ def conversions(report: Report) -> tuple[tuple[str, Conversion], ...]:
 
 def coverage_groups(conversion: Conversion) -> tuple[CoverageGroup, ...]:
     """Layers by treatment and reason: converted first, then by share."""
-    keys = dict.fromkeys((layer.converted, layer.reason) for layer in conversion.layers)
-    groups = []
-    for converted, reason in keys:
-        layers = [layer for layer in conversion.layers if (layer.converted, layer.reason) == (converted, reason)]
-        groups.append(CoverageGroup(converted, reason, len(layers), sum(layer.flops_share for layer in layers)))
+    found: dict[tuple[bool, str], list[float]] = {}
+    for layer in conversion.layers:
+        found.setdefault((layer.converted, layer.reason), []).append(
+            layer.low_precision_share if layer.converted else layer.flops_share
+        )
+        if layer.kept_gemms:
+            key = (False, f"{', '.join(layer.kept_gemms)} of layers in FP8")
+            found.setdefault(key, []).append(layer.flops_share - layer.low_precision_share)
+    groups = [CoverageGroup(converted, reason, len(parts), sum(parts)) for (converted, reason), parts in found.items()]
     return tuple(sorted(groups, key=lambda group: (not group.converted, -group.share, group.reason)))
 
 

@@ -2,8 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
+
+from fp8migrate.records.schema import Conversion, LayerConversion
 from fp8migrate.report import view
 from fp8migrate.report.cells import deciding, gap, gaps
+from fp8migrate.report.view import coverage_groups
 
 from . import samples
 
@@ -93,3 +97,18 @@ def test_pairs_that_broke_off_stay_in_sight() -> None:
     assert found["sensitivity", "validation_loss"] == "2"
     tile = view.tiles(samples.report(comparisons=(comparison,)))[0]
     assert tile.detail == "[−0.017, +0.057] %, 4 of 5 pairs, margin 0.25 %"
+
+
+def test_gemms_left_in_bf16_of_a_converted_layer_are_counted_as_bf16() -> None:
+    """rowwise_with_gw_hp on one layer of half the FLOPs: two thirds of that half in FP8."""
+    layers = (
+        LayerConversion(name="a", shape=(16, 16), flops_share=0.5, gemms=("forward", "data_gradient"), reason="rowwise"),
+        LayerConversion(name="b", shape=(16, 16), flops_share=0.5, reason="keep_bf16: b"),
+    )
+    found = coverage_groups(Conversion(requested="", effective="", layers=layers, fp8_flops_share=1 / 3))
+    assert [(group.converted, group.reason, group.layers) for group in found] == [
+        (True, "rowwise", 1),
+        (False, "keep_bf16: b", 1),
+        (False, "weight_gradient of layers in FP8", 1),
+    ]
+    assert [group.share for group in found] == pytest.approx([1 / 3, 0.5, 1 / 6])

@@ -93,9 +93,9 @@ def convert(model: Llama, precision: Precision, tokens_per_pass: int) -> Convers
     """Replace linear layers by emulated ones, all but those that the policy or their shape keeps in BF16."""
     sites = gemm_sites(model.settings, model.sequence_length)
     shares = flops_shares(sites)
-    off = precision.recipe is None
+    off, recipe = precision.recipe is None, precision.recipe or Bf16Recipe()
     # The control converts as the candidate would, and switches FP8 off.
-    policy = resolve_policy(sites, precision.recipe or Bf16Recipe(), precision.keep_bf16, precision.policy, tokens_per_pass)
+    policy = resolve_policy(sites, recipe, precision.keep_bf16, precision.policy, tokens_per_pass)
     layers = []
     for site in sites:
         chosen = policy.sites[site.name]
@@ -104,7 +104,7 @@ def convert(model: Llama, precision: Precision, tokens_per_pass: int) -> Convers
         reason = "fp8 off" if off and site.is_linear and not chosen.reason.startswith("keep_bf16") else chosen.reason
         shape, gemms = (site.out_features, site.in_features), tuple(chosen.recipes)
         layers.append(LayerConversion(name=site.name, shape=shape, flops_share=shares[site.name], gemms=gemms, reason=reason))
-    requested = "fp8 off" if precision.recipe is None else precision.recipe.in_words
+    requested = "fp8 off" if off else "; ".join([recipe.in_words, *(rule.in_words for rule in precision.policy)])
     return Conversion(
         requested=requested,
         effective=f"emulated {requested}" if policy.low_precision_share(sites) else requested,

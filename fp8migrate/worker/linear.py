@@ -8,10 +8,14 @@ The backward GEMMs take what the forward pass prepared of x and w. Shapes: t tok
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from fp8migrate.facts.operands import Gemm as GemmName
 from fp8migrate.facts.operands import TensorName
@@ -59,6 +63,7 @@ class _Products(torch.autograd.Function):
         return y.to(layer.output_dtype(x_tk))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (dy_tn,) = gradients
         layer: Linear = ctx.layer
@@ -77,6 +82,20 @@ class _Products(torch.autograd.Function):
         return dx, dw, db, None, None, None, None, None
 
 
+@dataclass
+class _StepsTaken:
+    """Optimizer steps in this process. torch's fused optimizers change weights without moving their versions on."""
+
+    count: int = 0
+
+    def __call__(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self.count += 1
+
+
+_steps_taken = _StepsTaken()
+register_optimizer_step_post_hook(_steps_taken)
+
+
 def _without_autocast(device: torch.device) -> torch.autocast:
     """Operands have the dtype that they should have: autocast would round float32 products to BF16 before they are scaled."""
     return torch.autocast(device.type, enabled=False)
@@ -85,12 +104,15 @@ def _without_autocast(device: torch.device) -> torch.autocast:
 class Linear(nn.Module):
     """A linear layer with a weight [out, in] and perhaps a bias [out] whose GEMMs run in BF16.
 
-    Copies of the weight in low precision are made once for each value that it takes (its autograd version tells), so once a
-    step under gradient accumulation. They are dropped when the parameter is exchanged, as FSDP2 does at each gather; where the
-    parameter is sharded or the layer is compiled none is kept, and the weight is quantised in each pass.
+    Copies of the weight in low precision are made once for each value that it takes, so once a step under gradient
+    accumulation: its autograd version, its storage and the optimizer steps of this process tell. They are dropped when the
+    parameter is exchanged, as FSDP2 does at each gather. Where the parameter is sharded or computed (parametrizations), in
+    inference mode and when compiled none is kept, and the weight is quantised in each pass. What no sign tells of is a change
+    in place through `weight.data`: use torch.no_grad() instead.
     """
 
     gemm: Gemm
+    bias: nn.Parameter | None
     _weights: dict[GemmName, tuple[object, Prepared]]
     _sharded: bool
 
@@ -109,9 +131,14 @@ class Linear(nn.Module):
             # By name: importing it takes longer than a small job.
             self.__dict__["_sharded"] = self.__dict__.get("_sharded", False) or type(value).__name__ == "DTensor"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: versions start anew there, and a copy of the weight would outlive its value."""
+        return self.__dict__ | {"_weights": {}}
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Linear":
         """Moved to another device, it multiplies as that device does."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._weights = {}
         self.gemm = gemm_for(self.weight.device)
         return self
 
@@ -132,8 +159,14 @@ class Linear(nn.Module):
         """What, besides the weight, its copies depend on."""
         return None
 
+    def _keeps_copies(self) -> bool:
+        if torch.compiler.is_compiling() or self._sharded or torch.is_inference_mode_enabled():
+            return False
+        weight = self._parameters.get("weight")  # absent where it is computed anew at each look
+        return weight is not None and not weight.is_inference()
+
     def prepare_weight(self, gemm: GemmName) -> Prepared:
-        state = (self.weight._version, self.weight_state())
+        state = (self.weight._version, self.weight.data_ptr(), _steps_taken.count, self.weight_state())
         found = self._weights.get(gemm)
         if found is None or found[0] != state:
             found = self._weights[gemm] = (state, self.prepare(gemm, "weight", self.weight.detach()))
@@ -149,8 +182,11 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: [..., in] to [..., out], in x's dtype."""
         x_tk = x.reshape(-1, self.in_features)
+        if x_tk.shape[0] == 0:  # an expert without tokens: there is nothing to quantise, and gradients are zero
+            empty = F.linear(x_tk.to(self.weight.dtype), self.weight, self.bias).to(self.output_dtype(x))
+            return empty.view(*x.shape[:-1], self.out_features)
         learning = torch.is_grad_enabled()
-        keeps_copies = not (self._sharded or torch.compiler.is_compiling())
+        keeps_copies = self._keeps_copies()
         with torch.no_grad():
             x_low = self.prepare("forward", "input", x_tk.detach())
             x_for_dw = w_for_dx = None

@@ -73,10 +73,15 @@ class Quantizer(nn.Module):
         return self.get_buffer("scale").clone()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Quantizer":
-        """Moves with the module, as a buffer does."""
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        """Moves with the module, and stays float32 when it becomes half: a scale of 1e6 would be Inf."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            found = fn(tensor)
+            return found if found.dtype == tensor.dtype else tensor.to(found.device)
+
+        super()._apply(moved, recurse)  # type: ignore[no-untyped-call]
         if self.operand.history is not None:
-            self.pass_amax = fn(self.pass_amax)
+            self.pass_amax = moved(self.pass_amax)
         return self
 
 

@@ -279,3 +279,81 @@ def _train_sharded(recipe: Recipe) -> None:
 
 def test_under_fsdp2_gathered_weights_are_quantised_anew(meeting_point: str) -> None:
     mp.spawn(_fsdp, (meeting_point,), nprocs=2)
+
+
+def fresh_output(model: nn.Module, x: Tensor) -> Tensor:
+    """Of a model that never held a copy of other weights."""
+    other = Net(CurrentRecipe())
+    other.load_state_dict(model.state_dict())
+    y: Tensor = other(x).detach()
+    return y
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad],
+    ids=lambda optimizer: optimizer.__name__,
+)
+@pytest.mark.parametrize("how", ["fused", "foreach", "plain"])
+def test_no_optimizer_leaves_a_stale_copy(optimizer: type[torch.optim.Optimizer], how: str) -> None:
+    model = Net(CurrentRecipe())
+    settings = {} if how == "plain" else {how: True}
+    stepping = optimizer(model.parameters(), lr=0.1, **settings)  # type: ignore[arg-type]
+    for number in range(2):
+        plain(model, batch(number))
+        stepping.step()
+        assert torch.equal(model(batch(9)).detach(), fresh_output(model, batch(9)))
+
+
+def test_a_copied_or_pickled_model_has_no_stale_copy() -> None:
+    """An average of weights: copied at some version, then changed until its own versions meet that one."""
+    model = Net(CurrentRecipe())
+    with torch.no_grad():
+        for _ in range(3):
+            for parameter in model.parameters():
+                parameter.mul_(1.0)
+        model(batch(0))
+        copied = copy.deepcopy(model)
+        for _ in range(3):
+            for parameter in copied.parameters():
+                parameter.mul_(1.5)
+            assert torch.equal(copied(batch(0)), fresh_output(copied, batch(0)))
+
+
+def test_new_storage_and_parametrizations_are_seen() -> None:
+    model = Net(CurrentRecipe())
+    model(batch(0))
+    up = model.up
+    up.weight.data = up.weight.data * 2
+    assert torch.equal(model(batch(0)).detach(), fresh_output(model, batch(0)))
+    nn.utils.parametrizations.weight_norm(model.down)
+    before = model(batch(0)).detach()
+    with torch.no_grad():
+        model.down.parametrizations.weight.original0.mul_(3)
+    assert not torch.equal(model(batch(0)).detach(), before)
+
+
+@every_recipe
+def test_inference_mode_then_training(recipe: Recipe) -> None:
+    model = Net(recipe)
+    with torch.inference_mode():
+        model(batch(0))
+    plain(model, batch(0))
+
+
+@every_recipe
+def test_a_batch_without_tokens_has_zero_gradients(recipe: Recipe) -> None:
+    model = Net(recipe)
+    y = model(torch.zeros(0, WIDTH))
+    y.sum().backward()
+    assert y.shape == (0, WIDTH)
+    assert all(float(parameter.grad.abs().sum()) == 0 for parameter in model.parameters() if parameter.grad is not None)
+    plain(model, batch(0))
+
+
+def test_a_second_derivative_is_refused() -> None:
+    """Through rounding there is none; a wrong one would pass for right."""
+    x = batch(0).requires_grad_()
+    (gradient,) = torch.autograd.grad(Net(CurrentRecipe())(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()

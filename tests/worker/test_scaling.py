@@ -209,9 +209,13 @@ def test_every_quantised_tensor_is_counted() -> None:
     assert found.tally.quantized == 3
 
 
-def test_what_a_pass_has_seen_moves_with_the_module() -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_scaling_state_stays_float32_whatever_the_model_becomes(dtype: torch.dtype) -> None:
+    """An amax of 1e-4 has a scale of 4.48e6, which is Inf in float16."""
     found = delayed()
+    passes(found, [1e-4])
     low(found, [7.0])
-    found.to(torch.float64)  # a module may be moved between a forward and its end_pass
-    assert found.pass_amax.dtype == torch.float64
-    assert float(found.pass_amax) == 7.0
+    before = scale(found)
+    found.to(dtype)
+    assert {buffer.dtype for buffer in found.buffers()} == {torch.float32} == {found.pass_amax.dtype}
+    assert (scale(found), float(found.pass_amax)) == (before, 7.0)

@@ -22,11 +22,14 @@ class Precision(Settings):
     recipe: Recipe | None = Field(None, description="none on the emulated backend: its modules with FP8 switched off (control)")
     keep_bf16: tuple[str, ...] = ()
     policy: tuple[PolicyRule, ...] = ()
+    stand_in: Recipe | None = Field(
+        None, description="sensitivity: goes where the others would be in low precision, GEMM by GEMM, and nowhere else"
+    )
 
     @property
     def has_history(self) -> bool:
         """Whether some scale looks back on earlier passes, so that it must be warmed."""
-        recipes = [self.recipe, *(rule.recipe for rule in self.policy)]
+        recipes = [self.stand_in] if self.stand_in else [self.recipe, *(rule.recipe for rule in self.policy)]
         return any(recipe is not None and recipe.kind == "delayed" for recipe in recipes)
 
 

@@ -370,7 +370,7 @@ def build_report(
     return Report(
         name=plan.name,
         verdict=verdict,
-        headline=_headline(verdict, plan, emulated, forced),
+        headline=_headline(verdict, plan, emulated, forced, _main(comparisons)),
         scope=_scope(plan, comparisons, results, environment),
         not_covered=_not_covered(plan, comparisons, results, emulated),
         phases=reports,
@@ -394,7 +394,11 @@ def _phase_report(name: str, findings: PhaseFindings | None, note: str, wall_sec
     return PhaseReport(name, phase_state(findings.results), findings.results, note, wall_seconds)
 
 
-def _headline(verdict: Verdict, plan: Plan, emulated: bool, forced: Collection[str]) -> str:
+# Below this share of the GEMM FLOPs in FP8 the headline says so: as good as BF16 is then mostly BF16.
+LITTLE_FP8 = 0.5
+
+
+def _headline(verdict: Verdict, plan: Plan, emulated: bool, forced: Collection[str], comparison: Comparison | None) -> str:
     """`PASS (emulated FP8): FP8 is as good as BF16 within the margin.` What limits the evidence stands before the claim."""
     tags = [verdict.code] if verdict.code != verdict.name else []
     if plan.candidate.recipe.kind == "bf16":
@@ -403,6 +407,9 @@ def _headline(verdict: Verdict, plan: Plan, emulated: bool, forced: Collection[s
         tags.append("emulated FP8")
     if not plan.parity.require_fp8 and plan.candidate.recipe.kind != "bf16":
         tags.append("FP8 not required by the plan")
+    share = comparison.conversion.fp8_flops_share if comparison and comparison.conversion else 0.0
+    if 0 < share < LITTLE_FP8:
+        tags.append(f"FP8 in only {100 * share:.1f} % of the GEMM FLOPs")
     tags += [f"forced past {what}" for what in forced]
     said = f" ({', '.join(tags)})" if tags else ""
     return f"{verdict.name}{said}: {ROWS[verdict.code].meaning}"
@@ -422,7 +429,7 @@ def _scope(
     lines = []
     if comparison := _main(comparisons):
         lines = [
-            f"Recipe: {comparison.recipe}{', emulated' if comparison.emulated else ''}.",
+            f"Recipe: {comparison.recipe}{', emulated' if comparison.emulated else ''}{_share(comparison)}.",
             f"Model: {comparison.model}.",
             f"Margin: {limit(comparison.margin)} of the loss, served in {plan.parity.serve.upper()}.",
             f"Start: {_start(comparison)}.",
@@ -432,6 +439,11 @@ def _scope(
         lines.append(f"Hardware: {environment.device_name} ({environment.device}); BF16 GEMMs {environment.bf16_gemm}.")
         lines.append(f"Software: {_software(environment)}.")
     return tuple(lines)
+
+
+def _share(comparison: Comparison) -> str:
+    share = comparison.conversion.fp8_flops_share if comparison.conversion else 0
+    return f"; {100 * share:.1f} % of the GEMM FLOPs in FP8" if share else ""
 
 
 def _start(comparison: Comparison) -> str:

@@ -52,10 +52,18 @@ def _refuse_filters(loaded: LoadedPlan, model: LlamaModel, words: str) -> None:
             where=loaded.where(key),
             next_step=f"Layers are named like {linear[0]}; lm_head, first_layer and last_layer are names too; * matches all.",
         )
-    if loaded.plan.parity.require_fp8 and all(name in policy.kept for name in linear):
+    if candidate.recipe.kind == "bf16":
+        return
+    if all(name in policy.kept for name in linear):
         reasons = "; ".join(sorted({policy.kept[name] for name in linear}))
         raise PlanError(
             f"every layer of {words} stays in BF16 ({reasons}): nothing is left to judge",
-            where=loaded.where("candidate.keep_bf16"),
+            where=loaded.where("candidate"),
             next_step="Keep fewer layers, or change the shapes; for an A/A test say candidate.recipe: {kind: bf16}.",
+        )
+    if loaded.plan.parity.serve == "fp8" and not any("forward" in site.recipes for site in policy.sites.values()):
+        raise PlanError(
+            f"parity.serve: fp8, and no forward GEMM of {words} is in FP8: there is no FP8 forward to serve",
+            where=loaded.where("parity.serve"),
+            next_step="Say serve: bf16, or leave forward GEMMs to the recipe.",
         )

@@ -15,8 +15,10 @@ from fp8migrate.facts.operands import Gemm, TensorName
 from fp8migrate.facts.recipes import Recipe
 from fp8migrate.facts.step_speed import NEEDS_BLACKWELL, SOURCE, STEP_SPEED
 from fp8migrate.jobs import Job, Train
+from fp8migrate.plan.schema import Plan
 from fp8migrate.records.schema import Record
-from fp8migrate.sizing.policy import matching
+from fp8migrate.sizing.flops import gemm_sites
+from fp8migrate.sizing.policy import matching, resolve_policy, shape_refusal
 
 TABLE = "tensor_stats-"
 
@@ -169,7 +171,7 @@ def advice(job: Job, record: Record, keep_bf16: Sequence[str], candidate: Recipe
         if one.layer not in kept:
             counted[one.recipe].append(one)
     found = tuple(
-        forecast(recipe, counted[words], shares, candidate=recipe == candidate)
+        forecast(recipe, counted[words], shares, refused_shapes(task, recipe), candidate=recipe == candidate)
         for words, recipe in recipes.items()
         if counted[words]
     )
@@ -234,15 +236,28 @@ def _badness(one: OperandForecast) -> float:
     return float("-inf") if isnan(one.sqnr_db) else one.sqnr_db
 
 
+def refused_shapes(task: Train, recipe: Recipe) -> dict[str, str]:
+    """Layers whose shapes the GEMMs of a recipe do not take, and why: they stay in BF16 whatever their SQNR."""
+    tokens = task.training.micro_batch_size * task.training.sequence_length
+    sites = [site for site in gemm_sites(task.model, task.training.sequence_length) if site.is_linear]
+    return {site.name: refusal for site in sites if (refusal := shape_refusal(site, [recipe], tokens))}
+
+
 def forecast(
-    recipe: Recipe, operands: Sequence[OperandForecast], shares: Mapping[str, float], *, candidate: bool
+    recipe: Recipe,
+    operands: Sequence[OperandForecast],
+    shares: Mapping[str, float],
+    refused: Mapping[str, str],
+    *,
+    candidate: bool,
 ) -> RecipeForecast:
-    """One recipe's operands in sum. shares: of FLOPs, by layer."""
+    """One recipe's operands in sum. shares: of FLOPs, by layer. refused: layers whose shape it does not take."""
     poor: dict[str, OperandForecast] = {}
     for one in sorted(operands, key=_badness):
         if one.poor:
             poor.setdefault(one.layer, one)
-    ordered = [layer for layer in shares if layer in poor]
+    reasons = {layer: one.in_words for layer, one in poor.items()} | dict(refused)
+    ordered = [layer for layer in shares if layer in reasons]
     eight_bits = all("e2m1" not in one.operand for one in operands)
     return RecipeForecast(
         recipe=recipe.in_words,
@@ -256,7 +271,7 @@ def forecast(
         underflow=max(one.underflow for one in operands),
         overflow=max(one.overflow for one in operands),
         poor_share=sum(one.poor for one in operands) / len(operands),
-        keep=tuple(KeptLayer(layer, poor[layer].in_words) for layer in ordered),
+        keep=tuple(KeptLayer(layer, reasons[layer]) for layer in ordered),
         kept_share=sum(shares[layer] for layer in ordered),
     )
 
@@ -305,12 +320,26 @@ def _keeping(one: RecipeForecast) -> str:
     return f"{len(names)} {'layer' if len(names) == 1 else 'layers'} to keep in BF16 ({', '.join(names[:3])}{more})"
 
 
-def gemm_forecasts(advised: Advice) -> dict[tuple[str, Gemm], float]:
-    """By layer and GEMM the SQNR (dB) of the product under the candidate's recipe: the noise of its two operands adds up."""
-    candidate = next((one.recipe for one in advised.recipes if one.candidate), None)
+def gemm_forecasts(advised: Advice, plan: Plan) -> dict[tuple[str, Gemm], float]:
+    """By layer and GEMM the SQNR (dB) of the product under the recipe that the plan gives it.
+
+    The noise of its two operands adds up, where they and their errors are not correlated.
+    """
+    candidate, training = plan.candidate, plan.training
+    sites = gemm_sites(plan.model, training.sequence_length)
+    tokens = training.micro_batch_size * training.sequence_length
+    policy = resolve_policy(sites, candidate.recipe, candidate.keep_bf16, candidate.policy, tokens)
+    own = next((one.recipe for one in advised.recipes if one.candidate), "")
+    # The advisor may have sampled the candidate under another name: with the history that it looks back on itself.
+    names = {candidate.recipe.in_words: own}
+    wanted = {
+        (name, gemm): names.get(recipe.in_words, recipe.in_words)
+        for name, site in policy.sites.items()
+        for gemm, recipe in site.recipes.items()
+    }
     noise: dict[tuple[str, Gemm], float] = defaultdict(float)
     for one in advised.operands:
-        if one.recipe == candidate:
+        if wanted.get((one.layer, one.gemm)) == one.recipe:
             noise[one.layer, one.gemm] += 10 ** (-one.sqnr_db / 10)
     return {key: inf if total == 0 else -10 * log10(total) for key, total in noise.items()}
 

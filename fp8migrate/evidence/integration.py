@@ -17,7 +17,7 @@ def integration_evidence(
     plan: Plan, jobs: Sequence[Job], records: Mapping[str, Record], advised: Advice | None = None
 ) -> IntegrationEvidence:
     """Tables of the integration jobs among `jobs`, by name. What no job left is None or empty. advised: of the BF16 run."""
-    forecasts = {} if advised is None else gemm_forecasts(advised)
+    forecasts = {} if advised is None else gemm_forecasts(advised, plan)
     runs = [(job, records.get(job.digest)) for job in jobs if job.role.design == "integration"]
     left = [record for _, record in runs if record]
     equalities = {str(row["name"]): row for row in _table(left, "equalities")}

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fp8migrate.errors import PlanError
-from fp8migrate.facts.recipes import Recipe
 from fp8migrate.jobs import Arm, CheckpointRef, Cooldown, DataOrder, DesignName, Forward, Job, Precision, Role, Task, Train
 from fp8migrate.plan.schema import LlamaModel, Plan, Training
 from fp8migrate.records.schema import Environment
@@ -97,17 +96,21 @@ class JobBuilder:
         candidate = self.plan.candidate
         if arm in ("baseline", "floor"):
             return Precision()
-        recipe: Recipe | None = {
-            "control": None,
-            "candidate": candidate.recipe,
-            "sensitivity": self.plan.design.sensitivity,
-        }[arm]
-        # The bad recipe goes where the candidate has FP8: of the exceptions only those to BF16 hold for it.
-        policy = candidate.policy if arm == "candidate" else ()
-        if arm == "sensitivity":
-            policy = tuple(rule for rule in candidate.policy if rule.recipe.kind == "bf16")
         backend = resolve_backend(self.plan, self.environment)
-        return Precision(backend=backend, recipe=recipe, keep_bf16=candidate.keep_bf16, policy=policy)
+        if arm == "control":
+            return Precision(backend=backend, keep_bf16=candidate.keep_bf16)
+        if candidate.recipe.kind == "bf16" and arm == "sensitivity":  # an A/A test has nothing to stand in for
+            return Precision(backend=backend, recipe=self.plan.design.sensitivity, keep_bf16=candidate.keep_bf16)
+        bad = self.plan.design.sensitivity
+        is_bad = candidate.recipe == bad and not candidate.policy  # then one run serves as both
+        stand_in = bad if arm == "sensitivity" and not is_bad else None
+        return Precision(
+            backend=backend,
+            recipe=candidate.recipe,
+            keep_bf16=candidate.keep_bf16,
+            policy=candidate.policy,
+            stand_in=stand_in,
+        )
 
     def one_ulp(self, arm: Arm, pair: int) -> int | None:
         """The floor starts one ulp away; so does the candidate of an A/A test, which would else be the control."""

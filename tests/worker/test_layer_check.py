@@ -9,6 +9,7 @@ from fp8migrate.facts.recipes import (
     Bf16Recipe,
     CurrentRecipe,
     DelayedRecipe,
+    Mxfp8Recipe,
     Nvfp4Recipe,
     RowwiseHighPrecisionRecipe,
 )
@@ -71,3 +72,26 @@ def test_what_is_looked_at_leaves_no_trace_in_histories(recipe: DelayedRecipe | 
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert all(float(each.pass_amax) == 0 for each in quantizers(model) if each.operand.history)
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_stand_in_goes_exactly_where_the_candidate_is_in_low_precision() -> None:
+    """The positive control: convicted elsewhere, or in more GEMMs, it would vouch for nothing."""
+    rules = (
+        PolicyRule(layers="*", recipe=Bf16Recipe()),
+        PolicyRule(layers="layers.*.mlp.*", gemms=("forward", "weight_gradient"), recipe=CurrentRecipe()),
+    )
+    candidate = runs.emulated(RowwiseHighPrecisionRecipe(), "lm_head").model_copy(update={"policy": rules})
+    control = candidate.model_copy(update={"stand_in": KNOWN_BAD})
+    places = [{(layer.name, layer.gemms) for layer in new_state(each).conversion.layers} for each in (candidate, control)]
+    assert places[0] == places[1]
+    found = rows(control)
+    assert {gemm for _, gemm in found} == {"forward", "weight_gradient"}
+    assert {str(layer).split(".")[2] for layer, _ in found} == {"mlp"}
+    assert "in the place of" in new_state(control).conversion.requested
+
+
+def test_a_stand_in_where_shapes_refuse_the_candidate_goes_nowhere() -> None:
+    """MXFP8 takes multiples of 32: with 24 tokens a pass nothing is in low precision, and nothing is made bad instead."""
+    sites_of = runs.emulated(Mxfp8Recipe()).model_copy(update={"stand_in": KNOWN_BAD})
+    training = runs.TRAINING.model_copy(update={"sequence_length": 24, "micro_batch_size": 1})
+    assert new_state(sites_of, training).conversion.fp8_flops_share == 0

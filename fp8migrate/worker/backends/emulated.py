@@ -4,8 +4,9 @@ Every FP8 value is a BF16 value and every product of two is exact in FP32, so wh
 accumulates (Hopper keeps about 14 bits between promotions to FP32). It says nothing about speed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from zlib import crc32
 
 from torch import Tensor, nn
@@ -14,8 +15,8 @@ from fp8migrate.facts.operands import GEMM_OPERANDS, GEMMS, Gemm, Operand, Tenso
 from fp8migrate.facts.recipes import Bf16Recipe, Recipe
 from fp8migrate.jobs import Precision
 from fp8migrate.records.schema import Conversion, LayerConversion
-from fp8migrate.sizing.flops import flops_shares, gemm_sites
-from fp8migrate.sizing.policy import resolve_policy
+from fp8migrate.sizing.flops import GemmSite, flops_shares, gemm_sites
+from fp8migrate.sizing.policy import Policy, SitePolicy, resolve_policy
 from fp8migrate.worker.gemm import gemm_for
 from fp8migrate.worker.linear import CONTRACTION, Linear, Prepared
 from fp8migrate.worker.models.llama import Llama
@@ -93,25 +94,57 @@ def convert(model: Llama, precision: Precision, tokens_per_pass: int) -> Convers
     """Replace linear layers by emulated ones, all but those that the policy or their shape keeps in BF16."""
     sites = gemm_sites(model.settings, model.sequence_length)
     shares = flops_shares(sites)
-    off, recipe = precision.recipe is None, precision.recipe or Bf16Recipe()
-    # The control converts as the candidate would, and switches FP8 off.
-    policy = resolve_policy(sites, recipe, precision.keep_bf16, precision.policy, tokens_per_pass)
+    policy = policy_of(sites, precision, tokens_per_pass)
+    whole_modules = precision.recipe is None or precision.recipe == Bf16Recipe()
     layers = []
     for site in sites:
         chosen = policy.sites[site.name]
-        if site.is_linear and (off or precision.recipe == Bf16Recipe() or chosen.recipes):
+        if site.is_linear and (whole_modules or chosen.recipes):
             exchange(model, site.name, chosen.recipes)
-        reason = "fp8 off" if off and site.is_linear and not chosen.reason.startswith("keep_bf16") else chosen.reason
-        shape, gemms = (site.out_features, site.in_features), tuple(chosen.recipes)
-        layers.append(LayerConversion(name=site.name, shape=shape, flops_share=shares[site.name], gemms=gemms, reason=reason))
-    requested = "fp8 off" if off else "; ".join([recipe.in_words, *(rule.in_words for rule in precision.policy)])
+        layers.append(
+            LayerConversion(
+                name=site.name,
+                shape=(site.out_features, site.in_features),
+                flops_share=shares[site.name],
+                gemms=tuple(chosen.recipes),
+                reason=chosen.reason,
+            )
+        )
+    requested, share = _requested(precision), policy.low_precision_share(sites)
     return Conversion(
         requested=requested,
-        effective=f"emulated {requested}" if policy.low_precision_share(sites) else requested,
+        effective=f"emulated {requested}" if share else requested,
         layers=tuple(layers),
-        fp8_flops_share=policy.low_precision_share(sites),
+        fp8_flops_share=share,
         unmatched_filters=policy.unmatched,
     )
+
+
+def policy_of(sites: Sequence[GemmSite], precision: Precision, tokens_per_pass: int) -> Policy:
+    """What every site gets. Without a recipe (control) FP8 is off everywhere; a stand-in goes exactly where FP8 would be."""
+    if precision.recipe is None:
+        off = resolve_policy(sites, Bf16Recipe(), precision.keep_bf16, (), tokens_per_pass)
+        return Policy({name: replace(site, reason=_off(site)) for name, site in off.sites.items()}, off.unmatched)
+    policy = resolve_policy(sites, precision.recipe, precision.keep_bf16, precision.policy, tokens_per_pass)
+    stand_in = precision.stand_in
+    if stand_in is None:
+        return policy
+    sites_with = {
+        name: SitePolicy(dict.fromkeys(site.recipes, stand_in), stand_in.in_words) if site.recipes else site
+        for name, site in policy.sites.items()
+    }
+    return Policy(sites_with, policy.unmatched)
+
+
+def _off(site: SitePolicy) -> str:
+    return "fp8 off" if site.reason.startswith(Bf16Recipe().kind) else site.reason
+
+
+def _requested(precision: Precision) -> str:
+    if precision.recipe is None:
+        return "fp8 off"
+    candidate = "; ".join([precision.recipe.in_words, *(rule.in_words for rule in precision.policy)])
+    return candidate if precision.stand_in is None else f"{precision.stand_in.in_words} in the place of {candidate}"
 
 
 def exchange(model: nn.Module, name: str, recipes: Recipes) -> EmulatedLinear:

@@ -310,7 +310,7 @@ class Plan(Settings):
     def consistent(self) -> Self:
         problems = {}
         screen, branch, need = self.design.screen, self.design.branch, steps_needed(self)
-        why = "is too short for this recipe and optimizer: it needs"
+        why = f"is too short for this recipe{_longest_rule(self)} and optimizer: it needs"
         rule = "(the larger of 2 x amax_history_len and 3 / (1 - beta2))"
         if screen is not None and screen.num_steps < need:
             problems["design.screen.num_steps"] = f"{screen.num_steps} {why} {need} {rule}"
@@ -325,6 +325,13 @@ class Plan(Settings):
         if problems:
             raise InconsistentError(problems)
         return self
+
+
+def _longest_rule(plan: Plan) -> str:
+    """` (policy rule layers.*: delayed)` where a rule's recipe looks back furthest."""
+    own = plan.candidate.recipe.history_length
+    longest = max(plan.candidate.policy, key=lambda rule: rule.recipe.history_length, default=None)
+    return f" (policy rule {longest.in_words})" if longest and longest.recipe.history_length > own else ""
 
 
 def steps_needed(plan: Plan) -> int:

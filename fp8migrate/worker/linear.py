@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from fp8migrate.facts.operands import Gemm as GemmName
@@ -60,12 +59,15 @@ class _Products(torch.autograd.Function):
         ctx.save_for_backward(*(x_for_dw or (None, None)), *(w_for_dx or (None, None)), kept_weight)
         with _without_autocast(x_tk.device):
             y = layer.gemm.matmul(x.values, w.values.t(), x.factor, w.factor, bias_n)
-        return y.to(layer.output_dtype(x_tk))
+        wanted = layer.output_dtype(x_tk)
+        # Compiled by torch 2.11, a cast that does nothing on the way out makes all gradients zero.
+        return y if y.dtype == wanted else y.to(wanted)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (dy_tn,) = gradients
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise RuntimeError("a low-precision linear layer has no second derivative: backward with create_graph=False")
         layer: Linear = ctx.layer
         x_values, x_factor, w_values, w_factor, weight_nk = ctx.saved_tensors
         needs_dx, needs_dw, needs_db = ctx.needs_input_grad[:3]

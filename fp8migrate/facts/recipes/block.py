@@ -28,8 +28,10 @@ class BlockRecipe(ScalingRecipe):
         squares = {"x": self.x_block_scaling_dim, "w": self.w_block_scaling_dim, "grad": self.grad_block_scaling_dim}
         if sum(dimensions == 2 for dimensions in squares.values()) > 1:
             names = [f"{name}_block_scaling_dim" for name, dimensions in squares.items() if dimensions == 2]
-            what = "is 2 for more than one tensor: no GEMM takes two operands with 128 x 128 blocks"
-            raise InconsistentError({names[-1]: what})
+            written = next((name for name in names if name in self.model_fields_set), names[0])
+            others = ", ".join(name for name in names if name != written)
+            what = f"is 2, and so is {others}: no GEMM takes two operands with 128 x 128 blocks, so say {others}: 1"
+            raise InconsistentError({written: what})
         return self
 
     def operands(self, gemm: Gemm) -> Operands:

@@ -263,3 +263,12 @@ def test_sixty_runs_are_judged_in_well_under_a_second() -> None:
     started = process_time()
     decide(judge_comparison(compare(e.plan, "scratch", e.jobs, e.records)))
     assert process_time() - started < 0.8
+
+
+@pytest.mark.parametrize(("share", "says"), [(0.9, ""), (0.01, "FP8 in only 1.0 % of the GEMM FLOPs")])
+def test_how_little_is_in_fp8_stands_in_the_headline(share: float, says: str) -> None:
+    """As good as BF16 because it is BF16: nobody should take that for a migration."""
+    found = build_report(make_plan(), "", phases(make_plan(), comparison(Scenario(coverage=share))), environment())
+    assert ("FP8 in only" in found.headline) == bool(says)
+    assert says in found.headline
+    assert any(f"{100 * share:.1f} % of the GEMM FLOPs in FP8" in line for line in found.scope)

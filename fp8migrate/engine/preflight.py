@@ -15,7 +15,7 @@ def preflight(loaded: LoadedPlan) -> None:
     A filter that matches nothing leaves a layer in FP8 that its author believes to be in BF16.
     """
     plan = loaded.plan
-    _refuse_filters(loaded, plan.model, "the model")
+    _refuse_policy(loaded, plan.model, "the model")
     try:
         small = shrink(plan.model, plan.phases.small_scale.shrink)
     except PlanError as error:
@@ -24,7 +24,7 @@ def preflight(loaded: LoadedPlan) -> None:
             where=f"{loaded.where('phases.small_scale.shrink')}: phases.small_scale.shrink",
             next_step=error.next_step,
         ) from error
-    _refuse_filters(loaded, small, f"the model shrunk to {small.num_layers} layers")
+    _refuse_policy(loaded, small, f"the model shrunk to {small.num_layers} layers")
 
 
 def refuse_more_data_than_there_is(loaded: LoadedPlan, environment: Environment) -> None:
@@ -38,7 +38,7 @@ def refuse_more_data_than_there_is(loaded: LoadedPlan, environment: Environment)
         )
 
 
-def _refuse_filters(loaded: LoadedPlan, model: LlamaModel, words: str) -> None:
+def _refuse_policy(loaded: LoadedPlan, model: LlamaModel, words: str) -> None:
     """Filters and rules that match nothing, and plans that leave nothing in FP8, on a model of these layers."""
     training, candidate = loaded.plan.training, loaded.plan.candidate
     sites = gemm_sites(model, training.sequence_length)

@@ -6,31 +6,13 @@ kernels. A run too short for that is sampled once all the same.
 
 from typing import Literal
 
-from fp8migrate.facts.recipes import (
-    BlockRecipe,
-    CurrentRecipe,
-    DelayedRecipe,
-    Mxfp8Recipe,
-    Nvfp4Recipe,
-    Recipe,
-    RowwiseHighPrecisionRecipe,
-    RowwiseRecipe,
-)
+from fp8migrate.facts.recipes import MIGRATION_RECIPES, DelayedRecipe, Recipe
 from fp8migrate.jobs import TensorStats
 from fp8migrate.plan.schema import Plan
 from fp8migrate.sizing.flops import flops_per_token
 
 Device = Literal["cpu", "cuda"]
 
-ADVISED: tuple[Recipe, ...] = (
-    DelayedRecipe(),
-    CurrentRecipe(),
-    BlockRecipe(),
-    RowwiseRecipe(),
-    RowwiseHighPrecisionRecipe(),
-    Mxfp8Recipe(),
-    Nvfp4Recipe(),
-)
 COST_SHARE = 0.02
 # Blocks of 128 x 128 are whole in a multiple of this.
 ROWS = 128
@@ -79,7 +61,9 @@ def sampled_steps(last: int, samples: int) -> tuple[int, ...]:
 def advised(plan: Plan) -> tuple[Recipe, ...]:
     """The plan's own recipes first, then the usual ones."""
     own = [recipe for recipe in plan.candidate.recipes if recipe.kind != "bf16"]
-    return tuple(dict.fromkeys((*own, *(recipe for recipe in ADVISED if not any(_alike(recipe, one) for one in own)))))
+    return tuple(
+        dict.fromkeys((*own, *(recipe for recipe in MIGRATION_RECIPES if not any(_alike(recipe, one) for one in own))))
+    )
 
 
 def _alike(recipe: Recipe, own: Recipe) -> bool:

@@ -75,7 +75,7 @@ def _site_policy(site: GemmSite, recipe: Recipe, rules: Sequence[PolicyRule], to
         chosen |= dict.fromkeys(rule.gemms, rule.recipe)
     low = {gemm: chosen[gemm] for gemm in GEMMS if chosen[gemm].operands(gemm) is not None}
     if not low:
-        return SitePolicy({}, "; ".join(f"policy: {rule.layers}" for rule in rules) or f"{recipe.kind} leaves it in BF16")
+        return SitePolicy({}, "; ".join(f"policy: {rule.layers}" for rule in rules) or "BF16: no recipe for it")
     if refusal := shape_refusal(site, low.values(), tokens_per_pass):
         return SitePolicy({}, refusal)
     by_kind: dict[str, list[str]] = {}

@@ -17,16 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version, saved_tensors_hooks
 
 from fp8migrate.facts.operands import GEMMS
-from fp8migrate.facts.recipes import (
-    BlockRecipe,
-    CurrentRecipe,
-    DelayedRecipe,
-    Mxfp8Recipe,
-    Nvfp4Recipe,
-    Recipe,
-    RowwiseHighPrecisionRecipe,
-    RowwiseRecipe,
-)
+from fp8migrate.facts.recipes import MIGRATION_RECIPES, DelayedRecipe, Recipe
 from fp8migrate.worker.backends.emulated import EmulatedLinear, exchange
 from fp8migrate.worker.gemm import gemm_for
 from fp8migrate.worker.linear import Prepared
@@ -34,15 +25,7 @@ from fp8migrate.worker.quantizers import end_pass
 from fp8migrate.worker.runtime import choose_device
 from tests.benchmarks.rounds import beside
 
-_RECIPES: tuple[Recipe, ...] = (
-    CurrentRecipe(),
-    DelayedRecipe(amax_history_len=16),
-    BlockRecipe(),
-    RowwiseRecipe(),
-    RowwiseHighPrecisionRecipe(),
-    Mxfp8Recipe(),
-    Nvfp4Recipe(),
-)
+_RECIPES = tuple(DelayedRecipe(amax_history_len=16) if recipe.kind == "delayed" else recipe for recipe in MIGRATION_RECIPES)
 # In groups, each beside BF16 and the peer: a group has to be compiled before any of it is timed.
 _COMPILED = (("current", "delayed"), ("block", "rowwise"))
 _PASSES, _WARM_UP = 9, 2

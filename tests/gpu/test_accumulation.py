@@ -37,4 +37,4 @@ def test_accumulation_loses_at_most_a_2048th_of_the_magnitudes(values: str, cont
         beyond = float((loss > 2**-11).double().mean())
         assert beyond <= (1e-4 if fast else 0), f"{beyond:.2g} lose more than 2^-11, up to {float(loss.max()):.3g}"
     elif not fast:
-        assert float(loss.max()) <= 2**-9, f"largest loss {float(loss.max()):.3g} of the sum of magnitudes"
+        assert float(loss.max()) <= 1.25e-3, f"largest loss {float(loss.max()):.3g} of the sum of magnitudes"

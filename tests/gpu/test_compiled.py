@@ -7,16 +7,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402 - after the skip
 
 from fp8migrate.facts.operands import GEMMS  # noqa: E402
-from fp8migrate.facts.recipes import (  # noqa: E402
-    BlockRecipe,
-    CurrentRecipe,
-    DelayedRecipe,
-    Mxfp8Recipe,
-    Nvfp4Recipe,
-    Recipe,
-    RowwiseHighPrecisionRecipe,
-    RowwiseRecipe,
-)
+from fp8migrate.facts.recipes import MIGRATION_RECIPES, DelayedRecipe, Recipe  # noqa: E402
 from fp8migrate.worker.backends.emulated import EmulatedLinear  # noqa: E402
 from fp8migrate.worker.quantizers import end_pass, quantizers  # noqa: E402
 
@@ -25,15 +16,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
     pytest.mark.filterwarnings("ignore"),
 ]
-RECIPES: tuple[Recipe, ...] = (
-    DelayedRecipe(amax_history_len=3),
-    CurrentRecipe(),
-    BlockRecipe(),
-    RowwiseRecipe(),
-    RowwiseHighPrecisionRecipe(),
-    Mxfp8Recipe(),
-    Nvfp4Recipe(),
-)
+RECIPES = tuple(DelayedRecipe(amax_history_len=3) if recipe.kind == "delayed" else recipe for recipe in MIGRATION_RECIPES)
 
 
 def layer(recipe: Recipe) -> nn.Module:

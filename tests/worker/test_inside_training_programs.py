@@ -17,27 +17,18 @@ from torch.utils.checkpoint import checkpoint
 
 from fp8migrate.facts.operands import GEMMS
 from fp8migrate.facts.recipes import (
+    MIGRATION_RECIPES,
     BlockRecipe,
     CurrentRecipe,
     DelayedRecipe,
-    Mxfp8Recipe,
     Nvfp4Recipe,
     Recipe,
-    RowwiseHighPrecisionRecipe,
     RowwiseRecipe,
 )
 from fp8migrate.worker.backends.emulated import EmulatedLinear, exchange
 from fp8migrate.worker.quantizers import end_pass, quantizers
 
-RECIPES: tuple[Recipe, ...] = (
-    DelayedRecipe(amax_history_len=3),
-    CurrentRecipe(),
-    BlockRecipe(),
-    RowwiseRecipe(),
-    RowwiseHighPrecisionRecipe(),
-    Mxfp8Recipe(),
-    Nvfp4Recipe(),
-)
+RECIPES = tuple(DelayedRecipe(amax_history_len=3) if recipe.kind == "delayed" else recipe for recipe in MIGRATION_RECIPES)
 every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.kind)
 TOKENS, WIDTH, STEPS = 32, 64, 3
 Step = Callable[[nn.Module, Tensor], Tensor]

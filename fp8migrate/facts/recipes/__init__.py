@@ -31,11 +31,23 @@ Recipe = Annotated[
     Field(discriminator="kind"),
 ]
 
+# Those that somebody would train with, as they are by default; a cast with a fixed scale and BF16 are none of them.
+MIGRATION_RECIPES: tuple[Recipe, ...] = (
+    DelayedRecipe(),
+    CurrentRecipe(),
+    BlockRecipe(),
+    RowwiseRecipe(),
+    RowwiseHighPrecisionRecipe(),
+    Mxfp8Recipe(),
+    Nvfp4Recipe(),
+)
+
 # PARITY.md 2: the recipe known to be bad that every design must convict.
 KNOWN_BAD = CurrentRecipe(format="e2m1")
 
 __all__ = [
     "KNOWN_BAD",
+    "MIGRATION_RECIPES",
     "Bf16Recipe",
     "BlockRecipe",
     "CurrentRecipe",

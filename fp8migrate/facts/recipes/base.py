@@ -1,5 +1,6 @@
 """What every recipe is: settings, and the operands that each GEMM takes under them."""
 
+from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
 from fp8migrate.facts.formats import E2M1, E4M3, E5M2, FormatInfo
@@ -17,18 +18,19 @@ OperandFormats = Literal["hybrid", "e4m3", "e5m2", "e2m1"]
 Fp8Formats = Literal["hybrid", "e4m3"]
 
 
-class ScalingRecipe(Settings):
+class ScalingRecipe(Settings, ABC):
     """The base of the recipes. `source`: where the semantics come from."""
 
     source: ClassVar[str]
+    kind: str
     # Shapes that the hardware's GEMMs take: the product of an operand's leading dimensions and its last one are multiples of
     # these. Transformer Engine 2.20, `assert_dim_for_fp8_exec`: 8 and 16.
     leading_multiple: ClassVar[int] = 8
     last_multiple: ClassVar[int] = 16
 
+    @abstractmethod
     def operands(self, gemm: Gemm) -> Operands | None:
         """The two operands of a GEMM, in the order of GEMM_OPERANDS; None: it runs in BF16."""
-        raise NotImplementedError
 
     @property
     def history_length(self) -> int:
@@ -39,8 +41,7 @@ class ScalingRecipe(Settings):
     def in_words(self) -> str:
         """The recipe in one line, every setting named."""
         settings = self.model_dump(exclude={"kind"})
-        kind = str(getattr(self, "kind"))  # noqa: B009 - each subclass declares its own
-        return f"{kind}({', '.join(f'{key}={value}' for key, value in settings.items())})" if settings else kind
+        return f"{self.kind}({', '.join(f'{key}={value}' for key, value in settings.items())})" if settings else self.kind
 
 
 def per_gemm(gemm: Gemm, forward: Operands, data_gradient: Operands, weight_gradient: Operands) -> Operands:

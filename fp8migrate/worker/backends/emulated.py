@@ -6,7 +6,6 @@ accumulates (Hopper keeps about 14 bits between promotions to FP32). It says not
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from zlib import crc32
 
 from torch import Tensor, nn
@@ -122,10 +121,8 @@ def convert(model: Llama, precision: Precision, tokens_per_pass: int) -> Convers
 
 def policy_of(sites: Sequence[GemmSite], precision: Precision, tokens_per_pass: int) -> Policy:
     """What every site gets. Without a recipe (control) FP8 is off everywhere; a stand-in goes exactly where FP8 would be."""
-    if precision.recipe is None:
-        off = resolve_policy(sites, Bf16Recipe(), precision.keep_bf16, (), tokens_per_pass)
-        return Policy({name: replace(site, reason=_off(site)) for name, site in off.sites.items()}, off.unmatched)
-    policy = resolve_policy(sites, precision.recipe, precision.keep_bf16, precision.policy, tokens_per_pass)
+    recipe = precision.recipe or Bf16Recipe()
+    policy = resolve_policy(sites, recipe, precision.keep_bf16, precision.policy, tokens_per_pass)
     stand_in = precision.stand_in
     if stand_in is None:
         return policy
@@ -134,10 +131,6 @@ def policy_of(sites: Sequence[GemmSite], precision: Precision, tokens_per_pass: 
         for name, site in policy.sites.items()
     }
     return Policy(sites_with, policy.unmatched)
-
-
-def _off(site: SitePolicy) -> str:
-    return "fp8 off" if site.reason.startswith(Bf16Recipe().kind) else site.reason
 
 
 def _requested(precision: Precision) -> str:
@@ -161,11 +154,12 @@ def exchange(model: nn.Module, name: str, recipes: Recipes) -> EmulatedLinear:
 def forward_mode(model: nn.Module, fp8: bool) -> Iterator[None]:
     """Evaluate with the converted layers in FP8 or in BF16; histories do not take in what is seen meanwhile."""
     layers = [module for module in model.modules() if isinstance(module, EmulatedLinear)]
+    before = [layer.enabled for layer in layers]
     try:
         for layer in layers:
             layer.enabled = fp8
         with not_recording(model):
             yield
     finally:
-        for layer in layers:
-            layer.enabled = True
+        for layer, enabled in zip(layers, before, strict=True):
+            layer.enabled = enabled

@@ -5,7 +5,6 @@ what was measured.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -18,22 +17,18 @@ from fp8migrate.worker.quantizers import not_recording
 from fp8migrate.worker.tasks.agreement import agreement
 from fp8migrate.worker.tensor_watch import watching
 
-
-@dataclass
-class Seen:
-    """What a layer was given, float32: x [rows, in], dy [rows, out]."""
-
-    tensors: dict[TensorName, Tensor] = field(default_factory=dict)
+# By layer: x [..., in] as "input", dy [..., out] as "gradient".
+Seen = dict[str, dict[TensorName, Tensor]]
 
 
-def seen_by_layers(model: Llama, tokens: Tensor) -> dict[str, Seen]:
+def seen_by_layers(model: Llama, tokens: Tensor) -> Seen:
     """Inputs and output gradients of every linear layer in one forward and backward pass over tokens [b, t + 1]."""
     layers = {name: module for name, module in model.named_modules() if isinstance(module, Linear)}
-    found = {name: Seen() for name in layers}
+    found: Seen = {name: {} for name in layers}
 
     def see(layer: str, tensor: TensorName, values: Tensor) -> None:
         if tensor != "weight":
-            found[layer].tensors[tensor] = values.detach().clone()
+            found[layer][tensor] = values.detach().clone()
 
     with watching(layers, see):
         token_losses(model, tokens).mean().backward()  # type: ignore[no-untyped-call]
@@ -41,13 +36,13 @@ def seen_by_layers(model: Llama, tokens: Tensor) -> dict[str, Seen]:
     return found
 
 
-def compare_layers(model: Llama, seen: dict[str, Seen]) -> Iterator[dict[str, object]]:
+def compare_layers(model: Llama, seen: Seen) -> Iterator[dict[str, object]]:
     """One row per converted layer and GEMM: how near FP8 comes to BF16. Histories stay as they are."""
     with not_recording(model):
         for name, layer in model.named_modules():
             if isinstance(layer, EmulatedLinear) and len(layer.quantizers):
-                given = seen[name].tensors
-                reference, measured = (_products(layer, given["input"], given["gradient"], on) for on in (False, True))
+                x, dy = seen[name]["input"], seen[name]["gradient"]
+                reference, measured = (_products(layer, x, dy, fp8) for fp8 in (False, True))
                 for gemm, exact, low in zip(GEMMS, reference, measured, strict=True):
                     if gemm in layer.low_precision_gemms:
                         yield agreement(f"{name}: {gemm}", exact, low) | {"layer": name, "gemm": gemm}

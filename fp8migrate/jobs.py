@@ -27,10 +27,17 @@ class Precision(Settings):
     )
 
     @property
+    def low_precision_recipes(self) -> tuple[Recipe, ...]:
+        """Those that some layer may have; none in BF16 and with FP8 switched off."""
+        if self.recipe is None:
+            return ()
+        named = (self.recipe, *(rule.recipe for rule in self.policy)) if self.stand_in is None else (self.stand_in,)
+        return tuple(recipe for recipe in named if recipe.kind != "bf16")
+
+    @property
     def has_history(self) -> bool:
         """Whether some scale looks back on earlier passes, so that it must be warmed."""
-        recipes = [self.stand_in] if self.stand_in else [self.recipe, *(rule.recipe for rule in self.policy)]
-        return any(recipe is not None and recipe.kind == "delayed" for recipe in recipes)
+        return any(recipe.kind == "delayed" for recipe in self.low_precision_recipes)
 
 
 class Cooldown(Settings):

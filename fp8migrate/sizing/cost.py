@@ -9,10 +9,6 @@ from fp8migrate.facts.gpus import GpuInfo
 from fp8migrate.jobs import ForwardCheck, Job, OneStep, Precision, Train
 from fp8migrate.sizing.flops import flops_per_token, forward_flops_per_token
 
-# A whole training step of the emulated backend against BF16's: 1.7 to 2.0 with eager FP32 rounding, 1.1 to 1.3 with a fused
-# C loop, 2.4 with casts (measured on two CPU cores, 0.84M parameters).
-EMULATION_FACTOR = 1.8
-
 # Share of the BF16 peak that a training step reaches. Llama-3-8B on one H200: 562 of 989 TFLOP/s, 0.57 (measured); small
 # models and short sequences reach less.
 ACHIEVED_OF_PEAK = 0.4
@@ -33,26 +29,33 @@ class Speed:
     flops_per_second: float
     unit: Unit
     basis: str
-    emulation_factor: float = EMULATION_FACTOR
 
 
 @dataclass(frozen=True)
 class Work:
-    """GEMM FLOPs in BF16, and those that emulate FP8 (counted as the BF16 GEMMs that they are)."""
+    """GEMM FLOPs in BF16, and those that emulate FP8 (counted as the BF16 GEMMs that they are).
+
+    emulation_flops: BF16 FLOPs that take as long as the emulated ones, with all that emulation does besides.
+    """
 
     bf16_flops: float = 0.0
     emulated_flops: float = 0.0
+    emulation_flops: float = 0.0
 
     @property
     def flops(self) -> float:
         return self.bf16_flops + self.emulated_flops
 
     def __add__(self, other: "Work") -> "Work":
-        return Work(self.bf16_flops + other.bf16_flops, self.emulated_flops + other.emulated_flops)
+        return Work(
+            self.bf16_flops + other.bf16_flops,
+            self.emulated_flops + other.emulated_flops,
+            self.emulation_flops + other.emulation_flops,
+        )
 
     def hours(self, speed: Speed) -> float:
         """On one device, or on one job's threads."""
-        return (self.bf16_flops + self.emulated_flops * speed.emulation_factor) / speed.flops_per_second / 3600
+        return (self.bf16_flops + self.emulation_flops) / speed.flops_per_second / 3600
 
 
 @dataclass(frozen=True)
@@ -142,8 +145,10 @@ def _forward_check_work(task: ForwardCheck) -> Work:
 
 def _in_precision(precision: Precision, flops: float) -> Work:
     """All of a run's FLOPs count as emulated, those of layers kept in BF16 too: the estimate is not to be too low."""
-    emulates = precision.backend == "emulated" and precision.recipe is not None and precision.recipe.kind != "bf16"
-    return Work(emulated_flops=flops) if emulates else Work(bf16_flops=flops)
+    recipes = precision.low_precision_recipes
+    if not recipes:
+        return Work(bf16_flops=flops)
+    return Work(emulated_flops=flops, emulation_flops=flops * max(recipe.emulated_step for recipe in recipes))
 
 
 def _assumptions(work: Work, speed: Speed | None) -> tuple[str, ...]:
@@ -152,5 +157,5 @@ def _assumptions(work: Work, speed: Speed | None) -> tuple[str, ...]:
         return (*said, "no hours: the speed of this machine is not known")
     said.append(speed.basis)
     if work.emulated_flops:
-        said.append(f"emulated FP8 takes {speed.emulation_factor:g} times as long as BF16")
+        said.append(f"emulated FP8 takes {work.emulation_flops / work.emulated_flops:.2g} times as long as BF16")
     return tuple(said)

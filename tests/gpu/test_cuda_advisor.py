@@ -8,8 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fp8migrate.facts.operands import GEMM_OPERANDS, GEMMS  # noqa: E402 - after the skip
+from fp8migrate.facts.recipes import MIGRATION_RECIPES  # noqa: E402
 from fp8migrate.jobs import TensorStats  # noqa: E402
-from fp8migrate.phases.advisor import ADVISED  # noqa: E402
 from fp8migrate.records.store import read_run  # noqa: E402
 from fp8migrate.records.writer import RunWriter, load_run_file, save_run_file  # noqa: E402
 from fp8migrate.worker.linear import CONTRACTION  # noqa: E402
@@ -25,7 +25,7 @@ pytestmark = [
 def watched(directory: Path) -> Path:
     make_run(directory, None)
     run = load_run_file(directory)
-    stats = TensorStats(steps=(20, 60), recipes=ADVISED, max_tokens=256)
+    stats = TensorStats(steps=(20, 60), recipes=MIGRATION_RECIPES, max_tokens=256)
     task = run.job.task.model_copy(update={"tensor_stats": stats})
     save_run_file(directory, run.model_copy(update={"job": run.job.model_copy(update={"task": task})}))
     return directory
@@ -38,7 +38,7 @@ def test_a_watched_run_learns_the_same_and_leaves_the_same_table_twice(tmp_path:
     assert evidence(plain) == evidence(once) == evidence(twice)
     tables = [RunWriter(directory).read_table("tensor_stats-00000060") for directory in (once, twice)]
     assert tables[0] == tables[1]
-    assert len(tables[0]) == 6 * len(ADVISED) - 2
+    assert len(tables[0]) == 6 * len(MIGRATION_RECIPES) - 2
     assert read_run(once).facts["advisor_seconds"] > 0
 
 
@@ -47,7 +47,7 @@ def test_the_numbers_are_those_of_the_cpu() -> None:
     here = take(x, 256)
     assert here.column_amax is not None
     there = Rows(here.values.cuda(), here.column_amax.cuda())
-    for recipe in ADVISED:
+    for recipe in MIGRATION_RECIPES:
         for gemm in GEMMS:
             for tensor, operand in zip(GEMM_OPERANDS[gemm], recipe.operands(gemm) or (), strict=False):
                 scale = torch.tensor([0.7]) if operand.history else None

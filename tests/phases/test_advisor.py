@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8migrate.facts.recipes import KNOWN_BAD, CurrentRecipe, DelayedRecipe
+from fp8migrate.facts.recipes import KNOWN_BAD, MIGRATION_RECIPES, CurrentRecipe, DelayedRecipe
 from fp8migrate.jobs import Train
-from fp8migrate.phases.advisor import ADVISED, COST_SHARE, ROW_COST, advised, sampled_steps, tensor_stats
+from fp8migrate.phases.advisor import COST_SHARE, ROW_COST, advised, sampled_steps, tensor_stats
 from fp8migrate.phases.baseline import baseline_jobs
 from fp8migrate.phases.schema import Findings
 from fp8migrate.plan.schema import Advisor, BaselinePhase, Phases, Plan
@@ -87,11 +87,11 @@ def test_the_plans_own_recipes_come_first_and_none_twice() -> None:
         base = plan()
         return advised(base.model_copy(update={"candidate": base.candidate.model_copy(update={"recipe": recipe})}))
 
-    assert recipes(CurrentRecipe()) == (CurrentRecipe(), *(one for one in ADVISED if one.kind != "current"))
-    assert recipes(KNOWN_BAD) == (KNOWN_BAD, *ADVISED)
+    assert recipes(CurrentRecipe()) == (CurrentRecipe(), *(one for one in MIGRATION_RECIPES if one.kind != "current"))
+    assert recipes(KNOWN_BAD) == (KNOWN_BAD, *MIGRATION_RECIPES)
     # A history of 16 or of 1024: the advisor's own does not reach as far as either.
-    assert recipes(DelayedRecipe(amax_history_len=16)) == (DelayedRecipe(amax_history_len=16), *ADVISED[1:])
-    assert len(recipes(DelayedRecipe(margin=3))) == len(ADVISED) + 1
+    assert recipes(DelayedRecipe(amax_history_len=16)) == (DelayedRecipe(amax_history_len=16), *MIGRATION_RECIPES[1:])
+    assert len(recipes(DelayedRecipe(margin=3))) == len(MIGRATION_RECIPES) + 1
 
 
 @pytest.mark.parametrize("wrong", [{"samples": -1}, {"samples": 65}, {"max_tokens": 64}, {"max_token": 512}])

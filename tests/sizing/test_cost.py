@@ -4,9 +4,9 @@ import pytest
 
 from fp8migrate.errors import ExitCode, PlanError
 from fp8migrate.facts.gpus import H200
-from fp8migrate.facts.recipes import Bf16Recipe, CurrentRecipe
+from fp8migrate.facts.recipes import Bf16Recipe, CurrentRecipe, Nvfp4Recipe
 from fp8migrate.jobs import Arm, DataOrder, ForwardCheck, Job, OneStep, Precision, Role, Train
-from fp8migrate.plan.schema import LlamaModel, PythonSourceData, Training
+from fp8migrate.plan.schema import LlamaModel, PolicyRule, PythonSourceData, Training
 from fp8migrate.sizing.cost import Speed, Work, check_budget, estimate, gpu_speed, job_work, measured_speed
 from fp8migrate.sizing.flops import flops_per_token, forward_flops_per_token
 
@@ -29,13 +29,25 @@ def job(task: Train | ForwardCheck | OneStep, arm: Arm = "baseline", pair: int =
     return Job(task=task, label=f"{arm}-{pair}", role=Role(design="branch", arm=arm, pair=pair))
 
 
+def emulated(flops: float, slowdown: float = CurrentRecipe.emulated_step) -> Work:
+    return Work(emulated_flops=flops, emulation_flops=flops * slowdown)
+
+
+def test_the_slowest_recipe_of_a_policy_counts_and_a_stand_in_by_itself() -> None:
+    """A budget refused on the estimate of a cheap recipe would be broken by a dear one."""
+    rule = PolicyRule(layers="first_layer", recipe=Nvfp4Recipe())
+    mixed = FP8.model_copy(update={"policy": (rule,)})
+    assert job_work(job(train(mixed))) == emulated(60 * STEP, 7.0)
+    assert job_work(job(train(mixed.model_copy(update={"stand_in": CurrentRecipe()})))) == emulated(60 * STEP)
+
+
 def test_training_costs_its_own_steps_only() -> None:
     assert job_work(job(train(Precision()))) == Work(bf16_flops=60 * STEP)
 
 
 def test_warming_passes_and_validations_count() -> None:
     task = train(FP8, warm_amax_batches=16, validate_at=(70, 100), validate_forwards=("bf16", "fp8"))
-    assert job_work(job(task)) == Work(bf16_flops=2 * VALIDATION, emulated_flops=76 * STEP + 2 * VALIDATION)
+    assert job_work(job(task)) == Work(bf16_flops=2 * VALIDATION) + emulated(76 * STEP + 2 * VALIDATION)
 
 
 @pytest.mark.parametrize(
@@ -49,16 +61,16 @@ def test_arms_without_fp8_emulate_nothing(precision: Precision) -> None:
 
 def test_checks_of_the_integration_phase() -> None:
     check = ForwardCheck(model=MODEL, data=DATA, training=TRAINING, precision=FP8, data_order=DataOrder(seed=0))
-    assert job_work(job(check)) == Work(bf16_flops=VALIDATION, emulated_flops=4 * STEP + VALIDATION)
+    assert job_work(job(check)) == Work(bf16_flops=VALIDATION) + emulated(4 * STEP + VALIDATION)
     step = OneStep(model=MODEL, data=DATA, training=TRAINING, precision=FP8, data_order=DataOrder(seed=0))
-    assert job_work(job(step)) == Work(emulated_flops=33 * STEP)
+    assert job_work(job(step)) == emulated(33 * STEP)
 
 
 def test_a_job_that_serves_several_comparisons_is_counted_once() -> None:
     jobs = [job(train(Precision())), job(train(Precision()), pair=1), job(train(FP8), "candidate")]
     estimated = estimate(jobs, None)
     assert estimated.num_jobs == 2
-    assert estimated.by_arm == {"baseline": Work(bf16_flops=60 * STEP), "candidate": Work(emulated_flops=60 * STEP)}
+    assert estimated.by_arm == {"baseline": Work(bf16_flops=60 * STEP), "candidate": emulated(60 * STEP)}
     assert estimated.work.flops == 120 * STEP
 
 
@@ -70,14 +82,14 @@ def test_without_a_speed_there_are_no_hours_and_that_is_said() -> None:
 
 
 def test_hours_at_a_speed() -> None:
-    speed = Speed(STEP, "CPU-hours", "one step a second", emulation_factor=2.0)
+    speed = Speed(STEP, "CPU-hours", "one step a second")
     estimated = estimate([job(train(Precision())), job(train(FP8), "candidate")], speed)
-    assert estimated.hours == pytest.approx((60 + 2 * 60) / 3600)
-    assert estimated.wall_hours(2) == pytest.approx(90 / 3600)
+    assert estimated.hours == pytest.approx((60 + 1.9 * 60) / 3600)
+    assert estimated.wall_hours(2) == pytest.approx(87 / 3600)
     assert estimated.assumptions == (
         "GEMM FLOPs only, attention over the full square; start-up, data and evaluation of logs are not counted",
         "one step a second",
-        "emulated FP8 takes 2 times as long as BF16",
+        "emulated FP8 takes 1.9 times as long as BF16",
     )
 
 
@@ -87,9 +99,7 @@ def test_nothing_costs_nothing() -> None:
 
 
 def test_speeds_say_where_they_come_from() -> None:
-    assert gpu_speed(H200) == Speed(
-        989.4e12 * 0.4, "GPU-hours", "H200 SXM: 40% of 989.4 TFLOP/s (dense BF16 peak)", emulation_factor=1.8
-    )
+    assert gpu_speed(H200) == Speed(989.4e12 * 0.4, "GPU-hours", "H200 SXM: 40% of 989.4 TFLOP/s (dense BF16 peak)")
     measured = measured_speed(3e11, 2.0, "CPU-hours", "5 steps on 1 thread")
     assert measured.flops_per_second == 1.5e11
     assert measured.basis == "5 steps on 1 thread: 150 GFLOP/s measured"

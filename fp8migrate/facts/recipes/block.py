@@ -16,6 +16,7 @@ class BlockRecipe(ScalingRecipe):
     """Power-of-two scales per block. A tensor that two GEMMs sum over different dimensions is quantised once for each."""
 
     source: ClassVar[str] = "Transformer Engine, Float8BlockScaling; DeepSeek-V3 (arXiv 2412.19437), section 3.3.2"
+    emulated_step: ClassVar[float] = 2.2
 
     kind: Literal["block"] = Field("block", description="scales per block of 128 values or 128 x 128 weights")
     format: Fp8Formats = Field("e4m3", description="e4m3 throughout, or hybrid: E5M2 gradients")

@@ -16,6 +16,7 @@ class Mxfp8Recipe(ScalingRecipe):
     source: ClassVar[str] = "Transformer Engine, MXFP8BlockScaling; OCP Microscaling Formats (MX) v1.0"
     leading_multiple: ClassVar[int] = BLOCK
     last_multiple: ClassVar[int] = BLOCK
+    emulated_step: ClassVar[float] = 2.6
 
     kind: Literal["mxfp8"] = Field("mxfp8", description="scales per 32 values, powers of two (Blackwell)")
     format: Fp8Formats = Field("e4m3", description="e4m3 throughout, or hybrid: E5M2 gradients")

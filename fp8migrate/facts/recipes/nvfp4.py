@@ -20,6 +20,7 @@ class Nvfp4Recipe(ScalingRecipe):
 
     source: ClassVar[str] = "Transformer Engine, NVFP4BlockScaling; arXiv 2509.25149"
     leading_multiple: ClassVar[int] = BLOCK
+    emulated_step: ClassVar[float] = 7.0
 
     kind: Literal["nvfp4"] = Field("nvfp4", description="four bits, scales per 16 values (Blackwell)")
     disable_rht: bool = Field(False, description="no random Hadamard transform of the weight gradient's operands")

@@ -28,6 +28,7 @@ class RowwiseRecipe(_PerRow):
     source: ClassVar[str] = "torchao, Float8LinearRecipeName.ROWWISE"
     # torch._scaled_mm takes every contraction in multiples of 16, and the weight gradient sums over tokens.
     leading_multiple: ClassVar[int] = 16
+    emulated_step: ClassVar[float] = 2.3
 
     kind: Literal["rowwise"] = Field("rowwise", description="scales per row of each operand")
 

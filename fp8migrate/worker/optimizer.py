@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import increment_version
 
 from fp8migrate.jobs import Cooldown
 from fp8migrate.plan.schema import Training
@@ -26,7 +27,7 @@ def learning_rate(training: Training, step: int, cooldown: Cooldown | None = Non
 
 
 class AdamW(torch.optim.AdamW):
-    """torch's AdamW, which does not import torch's compiler.
+    """torch's AdamW, which tells autograd of its updates and does not import torch's compiler.
 
     torch wraps these methods so that the compiler steps over them, and imports it to do so: a second of every job. Nothing is
     compiled here, so what is beneath the wrappers is called. Step hooks work as ever.
@@ -39,6 +40,8 @@ class AdamW(torch.optim.AdamW):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One update. A closure that evaluates the loss again is not taken."""
         inspect.unwrap(torch.optim.AdamW.step)(self)
+        # The fused kernel changes weights without telling autograd; layers that keep a low-precision copy look at the version.
+        increment_version([parameter for group in self.param_groups for parameter in group["params"]])
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         inspect.unwrap(torch.optim.AdamW.zero_grad)(self, set_to_none)

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -196,9 +197,21 @@ def start(rank: int, place: str) -> None:
 
 
 def finish() -> None:
-    """Together: a rank that leaves early takes its connections away under the other."""
+    """Together, and without the interpreter's shutdown, in which a rank has been seen to wait for ever."""
     dist.barrier()
-    dist.destroy_process_group()
+    time.sleep(0.5)  # a rank that leaves early takes its connections away under the other
+    os._exit(0)
+
+
+def in_two_processes(ranks: Callable[[int, str], None], place: str) -> None:
+    """A check that fails in a rank fails here; ranks that do not end are killed, and that fails too."""
+    context = mp.spawn(ranks, (place,), nprocs=2, join=False)
+    deadline = time.monotonic() + 120
+    while not context.join(timeout=5):
+        if time.monotonic() > deadline:
+            for process in context.processes:
+                process.kill()
+            pytest.fail("the ranks did not end within two minutes")
 
 
 def _ddp(rank: int, place: str) -> None:
@@ -234,7 +247,7 @@ def named(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def test_under_ddp_all_ranks_share_scales_of_the_largest_amax(meeting_point: str) -> None:
-    mp.spawn(_ddp, (meeting_point,), nprocs=2)
+    in_two_processes(_ddp, meeting_point)
 
 
 def _fsdp(rank: int, place: str) -> None:
@@ -269,7 +282,7 @@ def _train_sharded(recipe: Recipe) -> None:
 
 
 def test_under_fsdp2_gathered_weights_are_quantised_anew(meeting_point: str) -> None:
-    mp.spawn(_fsdp, (meeting_point,), nprocs=2)
+    in_two_processes(_fsdp, meeting_point)
 
 
 def fresh_output(model: nn.Module, x: Tensor) -> Tensor:

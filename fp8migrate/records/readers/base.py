@@ -1,0 +1,32 @@
+"""What a reader is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fp8migrate.records.collect import Collector
+from fp8migrate.records.source import Source
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user says of a log. format: a reader's name. columns: names in the log by our names, {"training_loss": "ce"};
+    "step" and "run" name the columns that count and that tell runs apart.
+    """
+
+    format: str = ""
+    columns: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One log format.
+
+    name: for --format. about: what it is, in a few words. matches: whether a source is of this format, by its content
+    (`source.head`). read: its points, in the order of the log. without_loss: what to do where such a log holds no loss.
+    """
+
+    name: str
+    about: str
+    matches: Callable[[Source], bool]
+    read: Callable[[Source, Options], Collector]
+    without_loss: str = "Log the training or validation loss, or name its column with --columns."

@@ -1,0 +1,144 @@
+"""Rows with named columns, whatever file they came from: which column counts, which tells runs apart, what each holds."""
+
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from fp8migrate.errors import UsageError
+from fp8migrate.records.collect import Collector, RawRun
+from fp8migrate.records.logs import Axis
+from fp8migrate.records.quantities import axis_of, meaning
+from fp8migrate.records.readers.base import Options
+from fp8migrate.records.tokens import Token
+
+MAX_COLUMNS = 2000
+_MAX_DEPTH = 3
+_MAX_NAME = 200
+_AXIS_LABELS = frozenset({"step", "global_step", "iteration", "epoch", "run", "run_id", "run_name", "_step"})
+_RUN_COLUMNS = ("run", "run_id", "run_name")
+
+Row = Mapping[str, Any]
+
+
+def add_rows(collected: Collector, rows: Sequence[Row], options: Options) -> None:
+    """Rows in the order of the log. A row without the column that counts is not understood, unless no row has one."""
+    if rows and not _add_alike(collected, rows, options):
+        for row in rows:
+            nested = any(isinstance(value, dict) for value in row.values())
+            _add_row(collected, _flat(row) if nested else row, options)
+
+
+def _add_alike(collected: Collector, rows: Sequence[Row], options: Options) -> bool:
+    """Many rows of one run with the same columns and rising steps, column by column; False where they are not."""
+    labels = list(rows[0])
+    counts = _counter(labels, options)
+    if counts is None or len(labels) > MAX_COLUMNS or _run_label(labels, options):
+        return False
+    if set(map(len, rows)) != {len(labels)}:
+        return False
+    try:
+        steps = np.array(list(map(itemgetter(counts[0]), rows)), dtype=np.float64)
+        wanted = [(name, list(map(itemgetter(label), rows))) for label, name in _wanted(labels, options)]
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return False
+    if not collected.continues(steps):
+        return False
+    columns = []
+    for name, values in wanted:
+        if not set(map(type, values)) <= {float, int}:
+            return False
+        columns.append((name, np.array(values, dtype=np.float64), values))
+    run = collected.bulk(steps, columns, counts[1])
+    _note_unused(run, labels, [label for label, _ in _wanted(labels, options)])
+    return True
+
+
+def _add_row(collected: Collector, row: Row, options: Options) -> None:
+    labels = list(row)[:MAX_COLUMNS]
+    wanted = _wanted(labels, options)
+    values = [(name, row[label]) for label, name in wanted if type(row[label]) in (str, bytes, float, int)]
+    run_label = _run_label(labels, options)
+    run = collected.named(str(row[run_label])[:_MAX_NAME]) if run_label else None
+    counts = _counter(labels, options)
+    if counts is None:
+        if any(meaning(label) for label, _ in values):
+            _number_row(run or collected.run, values)
+        else:
+            collected.skip(str(dict(list(row.items())[:8])))
+        return
+    try:
+        step = float(row[counts[0]])
+    except (TypeError, ValueError, OverflowError):
+        if values:
+            collected.skip(str(dict(list(row.items())[:8])))
+        return
+    if run is None:
+        run = collected.put(step, values, counts[1])
+        _note_unused(run, labels, [label for label, _ in wanted])
+        return
+    _note_unused(run, labels, [label for label, _ in wanted])
+    for label, value in values:
+        if value not in ("", b"", None):
+            column = run.column(label, counts[1])
+            column.steps.append(step)
+            column.values.append(value)
+
+
+def _number_row(run: RawRun, values: Sequence[tuple[str, Token]]) -> None:
+    """A row without anything that counts: each column's values are numbered from 1."""
+    run.note("the log counts nothing: its rows were numbered from 1")
+    for label, value in values:
+        column = run.column(label, "points")
+        column.steps.append(len(column.steps) + 1)
+        column.values.append(value)
+
+
+def _counter(labels: list[str], options: Options) -> tuple[str, Axis] | None:
+    named = options.columns.get("step")
+    if named is not None:
+        return (named, "steps") if named in labels else None
+    return axis_of(labels)
+
+
+def _run_label(labels: Sequence[str], options: Options) -> str | None:
+    named = options.columns.get("run")
+    if named is not None:
+        return named if named in labels else None
+    lowered = {label.lower(): label for label in labels}
+    return next((lowered[name] for name in _RUN_COLUMNS if name in lowered), None)
+
+
+def _wanted(labels: Sequence[str], options: Options) -> list[tuple[str, str]]:
+    """Columns to keep, with the name under which assembly knows them. Named ones take the place of guesses."""
+    named = {label: quantity for quantity, label in options.columns.items() if quantity not in ("step", "run")}
+    unknown = [quantity for quantity in named.values() if meaning(quantity) is None]
+    if unknown:
+        raise UsageError(f"no quantity {unknown[0]!r}", where="--columns", next_step="Try training_loss=NAME,step=NAME.")
+    taken = {known.quantity for quantity in named.values() if (known := meaning(quantity))}
+    found = []
+    for label in labels:
+        if label in named:
+            found.append((label, named[label]))
+        elif (known := meaning(label)) is not None and known.quantity not in taken:
+            found.append((label, label))
+    return found
+
+
+def _note_unused(run: RawRun, labels: Sequence[str], used: Sequence[str]) -> None:
+    aside = {*used, *_AXIS_LABELS}
+    run.unused.update(dict.fromkeys(label for label in labels if label.lower() not in aside and label not in aside))
+
+
+def _flat(row: Row, prefix: str = "", depth: int = 0) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in row.items():
+        name = f"{prefix}/{key}" if prefix else str(key)
+        if isinstance(value, dict) and depth < _MAX_DEPTH:
+            flat |= _flat(value, name, depth + 1)
+        else:
+            flat[name] = value
+        if len(flat) > MAX_COLUMNS:
+            break
+    return flat

@@ -1,0 +1,114 @@
+"""Where a log's bytes come from: a file, a compressed one, standard input. Read once, forwards, in bounded memory."""
+
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, cast
+
+from fp8migrate.errors import UsageError
+
+HEAD_BYTES = 1 << 16
+CHUNK_BYTES = 1 << 22
+# No training log has such lines; what has is not a log. They are counted as not understood, never searched.
+MAX_LINE_BYTES = 1 << 16
+# Formats that must be parsed as one document (JSON) are read whole, up to this size.
+MAX_DOCUMENT_BYTES = 1 << 29
+
+
+@dataclass
+class Source:
+    """One log. name: as the user gave it, for messages; path: None for standard input. long_lines: skipped so far."""
+
+    name: str
+    path: Path | None
+    content: bytes | None = None
+    long_lines: int = 0
+    num_lines: int = 0
+    _head: bytes | None = field(default=None, repr=False)
+
+    @classmethod
+    def stdin(cls) -> "Source":
+        return cls("standard input", None, sys.stdin.buffer.read())
+
+    @property
+    def file_name(self) -> str:
+        """The name without `.gz`."""
+        name = self.path.name if self.path else self.name
+        return name[:-3] if name.lower().endswith(".gz") else name
+
+    @property
+    def head(self) -> bytes:
+        """The first 64 KiB, by which a format is recognised."""
+        if self._head is None:
+            with self._open() as stream:
+                self._head = self._guarded(lambda: stream.read(HEAD_BYTES))
+        return self._head
+
+    def chunks(self) -> Iterator[bytes]:
+        """The content in pieces that end at the end of a line; a carriage return ends one too.
+
+        Lines above MAX_LINE_BYTES are left out and counted.
+        """
+        self.long_lines = self.num_lines = 0
+        rest = b""
+        with self._open() as stream:
+            while piece := self._guarded(lambda: stream.read(CHUNK_BYTES)):
+                whole, found, tail = piece.rpartition(b"\n")
+                if not found:
+                    # Still inside one line: keep just enough to know that it is too long.
+                    rest = (rest + piece)[: MAX_LINE_BYTES + 1]
+                    continue
+                yield self._bounded(rest + whole + found)
+                rest = tail
+        if rest:
+            yield self._bounded(rest + b"\n")
+
+    def lines(self) -> Iterator[bytes]:
+        """The lines, without their ends."""
+        for chunk in self.chunks():
+            yield from chunk.split(b"\n")[:-1]
+
+    def document(self) -> bytes:
+        """All of it. UsageError above MAX_DOCUMENT_BYTES."""
+        with self._open() as stream:
+            content = self._guarded(lambda: stream.read(MAX_DOCUMENT_BYTES + 1))
+        if len(content) > MAX_DOCUMENT_BYTES:
+            what = f"is larger than {MAX_DOCUMENT_BYTES >> 20} MiB, the most that is read as one document"
+            raise UsageError(what, where=self.name, next_step="Write one line a step (JSONL or CSV) instead.")
+        return content
+
+    def _bounded(self, chunk: bytes) -> bytes:
+        if b"\r" in chunk:
+            # Windows' line ends, and progress bars that draw over themselves.
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        lines = chunk.split(b"\n")
+        self.num_lines += len(lines) - 1
+        if max(map(len, lines)) <= MAX_LINE_BYTES:
+            return chunk
+        kept = [line for line in lines if len(line) <= MAX_LINE_BYTES]
+        self.long_lines += len(lines) - len(kept)
+        return b"\n".join(kept)
+
+    def _open(self) -> IO[bytes]:
+        if self.path is None:
+            stream: IO[bytes] = io.BytesIO(self.content or b"")
+        else:
+            try:
+                stream = self.path.open("rb", buffering=0)
+            except OSError as error:
+                raise UsageError(f"cannot be read: {error.strerror or error}", where=self.name) from error
+        magic = self._guarded(lambda: stream.read(2))
+        stream.seek(0)
+        if magic == b"\x1f\x8b":
+            return cast(IO[bytes], gzip.GzipFile(fileobj=stream))
+        return io.BufferedReader(stream, CHUNK_BYTES) if isinstance(stream, io.RawIOBase) else stream
+
+    def _guarded(self, read: Callable[[], bytes]) -> bytes:
+        try:
+            return read()
+        except (OSError, EOFError, zlib.error) as error:
+            raise UsageError(f"cannot be read: {error}", where=self.name, next_step="Is the file whole?") from error

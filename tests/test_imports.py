@@ -33,3 +33,12 @@ def test_help_loads_none_of_the_heavy_libraries() -> None:
 
 def test_the_version_is_one() -> None:
     assert fp8migrate.__version__.count(".") == 2
+
+
+@pytest.mark.parametrize("package", ["fp8migrate.checks", "fp8migrate.statistics"])
+def test_judging_does_not_import_scipy_stats(package: str) -> None:
+    """It takes a second, which every command would pay."""
+    every_module = f"[importlib.import_module(f'{package}.{{m.name}}') for m in pkgutil.iter_modules({package}.__path__)]"
+    loaded = modules_after(f"import importlib, pkgutil, {package}\n{every_module}")
+    assert f"{package}.{'parity' if package.endswith('checks') else 'power'}" in loaded
+    assert "scipy.stats" not in loaded

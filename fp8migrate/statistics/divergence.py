@@ -5,8 +5,8 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
+from fp8migrate.statistics.noninferiority import t_quantile
 from fp8migrate.statistics.robust import block_medians
 
 Array = NDArray[np.float64]
@@ -63,7 +63,7 @@ def floor_factor(floor_pairs: int) -> float:
     """
     if floor_pairs == 0:
         return FLOORS
-    return max(FLOORS, CANDIDATE_SPREAD * float(stats.t.isf(ALPHA_PER_PAIR, max(2, floor_pairs))))
+    return max(FLOORS, CANDIDATE_SPREAD * t_quantile(1 - ALPHA_PER_PAIR, max(2, floor_pairs)))
 
 
 def threshold(margin: float, floor: Array, floor_pairs: int, penalty: float = 0.0) -> Array:

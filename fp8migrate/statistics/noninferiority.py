@@ -11,7 +11,7 @@ from math import inf, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special  # scipy.stats takes a second to import; these are the functions beneath it
 
 ALPHA = 0.05
 
@@ -35,7 +35,7 @@ class Bounds:
             return 1.0
         if self.standard_error == 0:
             return 0.0 if self.mean > limit else 1.0
-        return float(stats.t.sf((self.mean - limit) / self.standard_error, self.degrees_of_freedom))
+        return float(special.stdtr(self.degrees_of_freedom, (limit - self.mean) / self.standard_error))
 
 
 def bounds(values: ArrayLike, sampling_error: float = 0.0, alpha: float = ALPHA) -> Bounds:
@@ -77,7 +77,7 @@ def welch_bounds(baseline: ArrayLike, candidate: ArrayLike, alpha: float = ALPHA
 @lru_cache(maxsize=1024)
 def t_quantile(probability: float, degrees_of_freedom: float) -> float:
     """Student's t quantile."""
-    return float(stats.t.ppf(probability, degrees_of_freedom))
+    return float(special.stdtrit(degrees_of_freedom, probability))
 
 
 def holm(p_values: Sequence[float], alpha: float = ALPHA) -> tuple[bool, ...]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 Array = NDArray[np.float64]
 
@@ -54,4 +54,4 @@ def own_spikes(baseline: Array, candidate: Array) -> OwnSpikes:
 
 def excess_p_value(candidate: int, baseline: int) -> float:
     """P(Bin(n_F + n_B, ½) ≥ n_F): how likely so many of all spikes fall to the candidate by chance."""
-    return float(stats.binom.sf(candidate - 1, candidate + baseline, 0.5))
+    return float(special.bdtrc(candidate - 1, candidate + baseline, 0.5))

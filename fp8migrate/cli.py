@@ -146,6 +146,28 @@ def report(
         _conclude(study)
 
 
+@app.command()
+def inspect(
+    logs: Annotated[list[str], typer.Argument(metavar="LOG…", help="Files, folders, patterns, or - for standard input.")],
+    format_name: Annotated[str, typer.Option("--format", metavar="NAME", help="Read them as this format.")] = "",
+    columns: Annotated[
+        list[str] | None,
+        typer.Option("--columns", metavar="OURS=THEIRS", help="Name a column: training_loss=ce, step=t, run=job. Repeatable."),
+    ] = None,
+) -> None:
+    """Show what is understood of training logs: series, steps, digits, gaps, resumes, and what is not understood."""
+    with _guarded():
+        from fp8migrate.records.find import find_sources
+        from fp8migrate.records.readers import read_log
+        from fp8migrate.records.readers.base import Options, parse_columns
+        from fp8migrate.report.inspection import describe_log
+
+        options = Options(format_name, parse_columns(columns or []))
+        for source in find_sources(logs, format_name=format_name):
+            for line in describe_log(read_log(source, options)):
+                typer.echo(line)
+
+
 def reports_of(file: Path, reports: Path) -> Path:
     """A report folder given by its path lies where it lies."""
     return Path(os.path.relpath(file.resolve().parent)) if file.is_dir() else reports

@@ -3,14 +3,13 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fp8migrate.records.collect import Collector, Column, RawRun
+from fp8migrate.records.collect import MAX_STEP, Collector, Column, RawRun
 from fp8migrate.records.logs import LogRecord, LogSeries, Overlap, Quantity
 from fp8migrate.records.quantities import Meaning, meaning
 from fp8migrate.records.source import Source
 
 Array = NDArray[np.float64]
 
-MAX_STEP = 2.0**53
 # More steps back than this are no resumes: the log is out of order.
 MAX_RESUMES = 100
 

@@ -8,6 +8,7 @@ import numpy as np
 from fp8migrate.records.logs import Axis
 from fp8migrate.records.tokens import DIGIT_SAMPLES, FULL_DIGITS, Array, Token, digits_of, missing, numbers
 
+MAX_STEP = 2.0**53
 _EXAMPLE = 160
 
 
@@ -109,8 +110,10 @@ class Collector:
         return found or self.new_run(name)
 
     def at(self, step: float) -> RawRun:
-        """The run that a point at `step` belongs to."""
+        """The run that a point at `step` belongs to. An impossible step says nothing; assembly leaves it out."""
         run = self.run
+        if not 0 <= step <= MAX_STEP:
+            return run
         if run.first_step is None or run.last_step is None:
             run.first_step = step
         elif step <= run.first_step and step < run.last_step:
@@ -142,7 +145,9 @@ class Collector:
     def continues(self, steps: Array) -> bool:
         """Whether steps rise and begin after the last one of the run, so that they can be taken in bulk."""
         last = self.run.last_step
-        return bool(steps.size) and (last is None or steps[0] > last) and bool((np.diff(steps) > 0).all())
+        if not steps.size or not (steps[0] >= 0 and steps[-1] <= MAX_STEP):
+            return False
+        return (last is None or bool(steps[0] > last)) and bool((np.diff(steps) > 0).all())
 
     def skip(self, line: bytes | str) -> None:
         """A line (or row) that this format should have understood and did not."""

@@ -17,6 +17,7 @@ CHUNK_BYTES = 1 << 22
 MAX_LINE_BYTES = 1 << 16
 # Formats that must be parsed as one document (JSON) are read whole, up to this size.
 MAX_DOCUMENT_BYTES = 1 << 29
+_GZIP = b"\x1f\x8b"
 
 
 @dataclass
@@ -95,17 +96,15 @@ class Source:
 
     def _open(self) -> IO[bytes]:
         if self.path is None:
-            stream: IO[bytes] = io.BytesIO(self.content or b"")
-        else:
-            try:
-                stream = self.path.open("rb", buffering=0)
-            except OSError as error:
-                raise UsageError(f"cannot be read: {error.strerror or error}", where=self.name) from error
-        magic = self._guarded(lambda: stream.read(2))
-        stream.seek(0)
-        if magic == b"\x1f\x8b":
-            return cast(IO[bytes], gzip.GzipFile(fileobj=stream))
-        return io.BufferedReader(stream, CHUNK_BYTES) if isinstance(stream, io.RawIOBase) else stream
+            content = self.content or b""
+            stream = io.BytesIO(content)
+            return cast(IO[bytes], gzip.GzipFile(fileobj=stream)) if content.startswith(_GZIP) else stream
+        try:
+            with self.path.open("rb") as start:
+                compressed = start.read(len(_GZIP)) == _GZIP
+            return cast(IO[bytes], gzip.open(self.path)) if compressed else self.path.open("rb", buffering=CHUNK_BYTES)
+        except OSError as error:
+            raise UsageError(f"cannot be read: {error.strerror or error}", where=self.name) from error
 
     def _guarded(self, read: Callable[[], bytes]) -> bytes:
         try:

@@ -1,8 +1,9 @@
 """What a reader is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from fp8migrate.errors import UsageError
 from fp8migrate.records.collect import Collector
 from fp8migrate.records.source import Source
 
@@ -30,3 +31,14 @@ class Reader:
     matches: Callable[[Source], bool]
     read: Callable[[Source, Options], Collector]
     without_loss: str = "Log the training or validation loss, or name its column with --columns."
+
+
+def parse_columns(pairs: Sequence[str]) -> dict[str, str]:
+    """`["training_loss=ce,step=t"]` → {"training_loss": "ce", "step": "t"}. UsageError where a pair is none."""
+    found = {}
+    for pair in (part for text in pairs for part in text.split(",")):
+        ours, equals, theirs = pair.partition("=")
+        if not (ours and equals and theirs):
+            raise UsageError(f"{pair!r} names no column", where="--columns", next_step="Write it as training_loss=NAME.")
+        found[ours.strip()] = theirs.strip()
+    return found

@@ -1,0 +1,61 @@
+"""From what a user named (files, folders, patterns, `-`) to sources, in a stable order."""
+
+import glob
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fp8migrate.errors import UsageError
+from fp8migrate.records.readers import READERS
+from fp8migrate.records.source import Source
+
+MAX_FILES = 10_000
+_MAGIC = "*?["
+
+
+def find_sources(names: Sequence[str], *, format_name: str = "") -> list[Source]:
+    """The logs that the names stand for, each once. Of a folder, the files whose content is a known log.
+
+    UsageError where a name stands for nothing, so that a comparison never goes on with less than was asked for.
+    """
+    found: dict[str, Source] = {}
+    for name in names:
+        for source in _named(name, format_name):
+            found.setdefault(str(source.path.resolve()) if source.path else source.name, source)
+            if len(found) > MAX_FILES:
+                raise UsageError(f"stands for more than {MAX_FILES} files", where=name, next_step="Name the logs themselves.")
+    return list(found.values())
+
+
+def _named(name: str, format_name: str) -> Iterator[Source]:
+    if name == "-":
+        yield Source.stdin()
+        return
+    path = Path(name)
+    if path.is_dir():
+        yield from _of_folder(path, format_name)
+    elif path.exists() or not any(sign in name for sign in _MAGIC):
+        yield Source(name, path)
+    else:
+        paths = sorted(glob.glob(name, recursive=True))
+        if not paths:
+            raise UsageError("matches no file", where=name, next_step="Check the pattern; quote it if the shell expands it.")
+        for one in paths:
+            if not Path(one).is_dir():
+                yield Source(one, Path(one))
+
+
+def _of_folder(folder: Path, format_name: str) -> Iterator[Source]:
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
+    logs = [Source(str(path), path) for path in files[: MAX_FILES + 1]]
+    known = [source for source in logs if format_name or _is_log(source)]
+    if not known:
+        what = f"holds no log that is known ({len(files)} files)" if files else "is an empty folder"
+        raise UsageError(what, where=str(folder), next_step="Name the files, with --format where theirs is not recognised.")
+    yield from known
+
+
+def _is_log(source: Source) -> bool:
+    try:
+        return bool(source.head.strip()) and any(reader.matches(source) for reader in READERS)
+    except UsageError:
+        return False

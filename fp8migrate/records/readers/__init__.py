@@ -5,13 +5,34 @@ from collections.abc import Sequence
 from fp8migrate.errors import UsageError
 from fp8migrate.records.assemble import assemble
 from fp8migrate.records.logs import LogRecord
-from fp8migrate.records.readers import jsonl, megatron
+from fp8migrate.records.readers import (
+    jsonl,
+    litgpt,
+    llmc,
+    megatron,
+    nanochat,
+    nanogpt,
+    nanotron,
+    nemo,
+    olmo,
+    torchtitan,
+    torchtitan_golden,
+)
 from fp8migrate.records.readers.base import Options, Reader
 from fp8migrate.records.source import Source
 
 # In the order in which they are asked: a format that another could be mistaken for stands after it.
 READERS: tuple[Reader, ...] = (
     megatron.READER,
+    nemo.READER,
+    torchtitan.READER,
+    nanogpt.READER,
+    nanochat.READER,
+    llmc.READER,
+    litgpt.READER,
+    olmo.READER,
+    nanotron.READER,
+    torchtitan_golden.READER,
     jsonl.READER,
 )
 

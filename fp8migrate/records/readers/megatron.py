@@ -13,6 +13,8 @@ from fp8migrate.records.tokens import Token, numbers
 
 # Prefixes of launchers (`3: `, `[node:3]: `) and time stamps stand before, so a line is found anywhere in the text.
 _STEP = re.compile(rb" iteration +(\d+)/ *(\d+) \|([^\n]*)")
+# NeMo writes `Training epoch 0, iteration 12/99 | …`: no line of Megatron's.
+_STEP_IN_HEAD = re.compile(rb"(?<!,) iteration +\d+/ *\d+ \|")
 _VALIDATION = re.compile(rb"validation loss at ([^|\n]*)\|([^\n]*)")
 _ITERATION = re.compile(rb"iteration (\d+)")
 _ARGUMENT = re.compile(rb"(?m)^(?:\S+[ :]+)?  ([a-z][a-z0-9_]*) \.{3,} (.*)$")
@@ -25,7 +27,7 @@ _MAX_FIELDS = 64
 
 
 def matches(source: Source) -> bool:
-    return _STEP.search(source.head) is not None or _VALIDATION.search(source.head) is not None
+    return _STEP_IN_HEAD.search(source.head) is not None or _VALIDATION.search(source.head) is not None
 
 
 def read(source: Source, options: Options) -> Collector:

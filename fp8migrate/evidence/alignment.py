@@ -1,0 +1,102 @@
+"""Curves of several logs on the same steps: what counts from 0 or 1, other intervals, averages, unequal lengths.
+
+Nothing is compared on an intersection without a word: whatever a curve had and the common steps have not is said.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp8migrate.records.logs import LogSeries
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Aligned:
+    """Curves on common steps. steps: (points,), counted from 1 where any log counts so; values: (curves, points).
+
+    notes: what was done. problems: why the curves cannot be compared as they are; with any, a comparison has no PASS.
+    """
+
+    steps: Array
+    values: Array
+    notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def align(curves: Sequence[LogSeries], names: Sequence[str]) -> Aligned:
+    """Bring curves to common steps. names: of their runs, for messages. At least one curve, each with a point."""
+    axes = sorted({curve.axis for curve in curves})
+    if len(axes) > 1:
+        return _nothing(len(curves), f"the logs count different things: {', '.join(axes)}")
+    units = sorted({curve.unit for curve in curves})
+    if len(units) > 1:
+        return _nothing(len(curves), f"losses in different units are never compared: {', '.join(units)}")
+    steps, notes = _one_base([curve.steps for curve in curves], names)
+    values = [curve.values for curve in curves]
+    interval = max(curve.interval or 1.0 for curve in curves)
+    averaged = any(curve.averaging.startswith("mean over") for curve in curves)
+    if averaged:
+        coarse = next(at for at, curve in zip(steps, curves, strict=True) if curve.averaging.startswith("mean over"))
+        for index, curve in enumerate(curves):
+            if (curve.interval or interval) < interval:
+                steps[index], values[index] = _means(steps[index], values[index], coarse, interval)
+                notes.append(f"{names[index]}: averaged over {interval:g} {axes[0]}, as the other logs are")
+    problems = _unequal_ends(steps, names, axes[0], interval)
+    common = steps[0]
+    for other in steps[1:]:
+        common = np.intersect1d(common, other, assume_unique=True)
+    if common.size == 0:
+        return _nothing(len(curves), f"the logs share none of their {axes[0]}")
+    rows = [value[np.isin(at, common)] for at, value in zip(steps, values, strict=True)]
+    for name, at in zip(names, steps, strict=True):
+        if (left := int(np.count_nonzero((at >= common[0]) & (at <= common[-1])) - common.size)) > 0:
+            notes.append(f"{name}: {left} of {at.size} points have no partner at the same step and are left out")
+    return Aligned(common, np.array(rows), tuple(notes), tuple(problems))
+
+
+def _nothing(curves: int, problem: str) -> Aligned:
+    return Aligned(np.empty(0), np.empty((curves, 0)), (), (problem,))
+
+
+def _one_base(steps: Sequence[Array], names: Sequence[str]) -> tuple[list[Array], list[str]]:
+    """Logs that count from 0 beside logs that count from 1: shifted only where that makes their steps the same.
+
+    Evidence of it: as many points at the same interval, each exactly one step earlier than the other's.
+    """
+    shifted, notes = list(steps), []
+    whole = [at for at in steps if at.size > 1]
+    if not whole:
+        return shifted, notes
+    latest = max(whole, key=lambda at: (at[0], at[-1]))
+    for index, at in enumerate(steps):
+        if at.size == latest.size and at.size > 1 and np.array_equal(at + 1, latest):
+            shifted[index] = at + 1
+            notes.append(f"{names[index]}: counts from 0 where others count from 1; shifted by one")
+    return shifted, notes
+
+
+def _means(steps: Array, values: Array, coarse: Array, interval: float) -> tuple[Array, Array]:
+    """Means of a finer log over the intervals (s − interval, s] of a coarser one; those that it does not fill are left out."""
+    start = np.searchsorted(steps, coarse - interval, side="right")
+    stop = np.searchsorted(steps, coarse, side="right")
+    own = float(np.median(np.diff(steps))) if steps.size > 1 else interval
+    full = (stop - start) >= round(interval / own)
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    return coarse[full], (total[stop[full]] - total[start[full]]) / (stop[full] - start[full])
+
+
+def _unequal_ends(steps: Sequence[Array], names: Sequence[str], axis: str, interval: float) -> list[str]:
+    """Runs that end earlier than the longest by more than one log interval."""
+    last = [float(at[-1]) for at in steps]
+    longest = max(last)
+    short = [(name, end) for name, end in zip(names, last, strict=True) if longest - end >= 2 * interval - 0.5]
+    if not short:
+        return []
+    shown = ", ".join(f"{name} at {end:g}" for name, end in short[:3]) + (
+        f" and {len(short) - 3} more" if len(short) > 3 else ""
+    )
+    return [f"runs of unequal length: the longest ends at {axis[:-1]} {longest:g}, {shown}"]

@@ -1,0 +1,76 @@
+"""Curves of different logs on the same steps, worked out by hand."""
+
+import numpy as np
+
+from fp8migrate.evidence.alignment import align
+from fp8migrate.records.logs import Axis, LogSeries
+
+
+def series(
+    steps: list[float], values: list[float], *, axis: Axis = "steps", unit: str = "nats", averaging: str = ""
+) -> LogSeries:
+    return LogSeries("training_loss", "loss", unit, axis, np.array(steps, float), np.array(values, float), averaging=averaging)
+
+
+def test_the_same_steps_need_nothing() -> None:
+    found = align([series([1, 2, 3], [3, 2, 1]), series([1, 2, 3], [6, 5, 4])], ["a", "b"])
+    assert found.steps.tolist() == [1, 2, 3]
+    assert found.values.tolist() == [[3, 2, 1], [6, 5, 4]]
+    assert (found.notes, found.problems) == ((), ())
+
+
+def test_counting_from_zero_is_detected_and_said() -> None:
+    found = align([series([0, 1, 2], [3, 2, 1]), series([1, 2, 3], [6, 5, 4])], ["a", "b"])
+    assert found.steps.tolist() == [1, 2, 3]
+    assert found.values.tolist() == [[3, 2, 1], [6, 5, 4]]
+    assert found.notes == ("a: counts from 0 where others count from 1; shifted by one",)
+
+
+def test_a_log_that_merely_starts_earlier_is_not_shifted() -> None:
+    found = align([series([0, 1, 2, 3], [4, 3, 2, 1]), series([1, 2, 3], [6, 5, 4])], ["a", "b"])
+    assert found.values.tolist() == [[3, 2, 1], [6, 5, 4]]
+    assert not any("shifted" in note for note in found.notes)
+
+
+def test_other_intervals_are_compared_where_both_have_points_and_the_rest_is_said() -> None:
+    found = align([series([1, 2, 3, 4], [4, 3, 2, 1]), series([2, 4], [6, 5])], ["a", "b"])
+    assert found.steps.tolist() == [2, 4]
+    assert found.values.tolist() == [[3, 1], [6, 5]]
+    assert found.notes == ("a: 1 of 4 points have no partner at the same step and are left out",)
+
+
+def test_a_log_of_every_step_is_averaged_like_one_that_averages() -> None:
+    fine = series([1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1])
+    found = align([fine, series([3, 6], [5, 2], averaging="mean over 3 steps")], ["a", "b"])
+    assert found.steps.tolist() == [3, 6]
+    assert found.values.tolist() == [[5, 2], [5, 2]]
+    assert "averaged over 3 steps" in found.notes[0]
+
+
+def test_an_interval_that_is_not_filled_is_no_mean() -> None:
+    found = align([series([2, 3, 4, 5, 6], [5, 4, 3, 2, 1]), series([3, 6], [5, 2], averaging="mean over 3 steps")], ["a", "b"])
+    assert found.steps.tolist() == [6]
+    assert found.values.tolist() == [[2], [2]]
+
+
+def test_unequal_lengths_are_a_problem_by_name() -> None:
+    long, short = series([10, 20, 30, 40], [4, 3, 2, 1]), series([10, 20], [4, 3])
+    found = align([long, short], ["a", "b"])
+    assert found.problems == ("runs of unequal length: the longest ends at step 40, b at 20",)
+
+
+def test_one_interval_less_at_the_end_is_still_the_same_horizon() -> None:
+    assert align([series([10, 20, 30], [4, 3, 2]), series([10, 20], [4, 3])], ["a", "b"]).problems == ()
+
+
+def test_units_and_axes_are_never_mixed() -> None:
+    other_axis = align([series([1, 2], [4, 3]), series([1, 2], [4, 3], axis="tokens")], ["a", "b"])
+    other_unit = align([series([1, 2], [4, 3]), series([1, 2], [4, 3], unit="bits")], ["a", "b"])
+    assert other_axis.problems == ("the logs count different things: steps, tokens",)
+    assert other_unit.problems == ("losses in different units are never compared: bits, nats",)
+    assert other_axis.steps.size == other_unit.steps.size == 0
+
+
+def test_no_common_step_is_a_problem() -> None:
+    found = align([series([1, 4], [4, 3]), series([2, 5, 8], [4, 3, 2])], ["a", "b"])
+    assert found.problems == ("the logs share none of their steps",)

@@ -56,15 +56,34 @@ def welch_bounds(baseline: ArrayLike, candidate: ArrayLike, alpha: float = ALPHA
 
     The ratio's error is linearised (delta method): SE² = s_c²/(n_c·b²) + (c/b²)²·s_b²/n_b. `n` is the smaller group's.
     """
+    b, c = _groups(baseline, candidate)
+    mean_b, mean_c = float(b.mean()), float(c.mean())
+    return _welch((mean_c - mean_b) / mean_b, mean_c / mean_b**2 * b, c / mean_b, alpha)
+
+
+def welch_difference(baseline: ArrayLike, candidate: ArrayLike, alpha: float = ALPHA) -> Bounds:
+    """Bounds of the difference of two unpaired groups, mean_c − mean_b, by Welch–Satterthwaite, in the unit of the values.
+
+    For values that are relative or logarithmic already, as the growth of a loss: log late − log early, which takes both
+    signs and has no ratio. SE² = s_c²/n_c + s_b²/n_b. `n` is the smaller group's.
+    """
+    b, c = _groups(baseline, candidate)
+    return _welch(float(c.mean()) - float(b.mean()), b, c, alpha)
+
+
+def _groups(baseline: ArrayLike, candidate: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     b, c = np.asarray(baseline, dtype=np.float64), np.asarray(candidate, dtype=np.float64)
     _require_finite(b)
     _require_finite(c)
-    mean_b, mean_c, n = float(b.mean()), float(c.mean()), min(b.size, c.size)
-    gap = (mean_c - mean_b) / mean_b
+    return b, c
+
+
+def _welch(gap: float, b: np.ndarray, c: np.ndarray, alpha: float) -> Bounds:
+    """Bounds of `gap` whose variance is that of mean(c) − mean(b); ν by Satterthwaite (1946)."""
+    n = min(b.size, c.size)
     if n < 2:
         return Bounds(gap, -inf, inf, inf, inf, n, 0, alpha)
-    part_c = float(c.var(ddof=1)) / c.size / mean_b**2
-    part_b = float(b.var(ddof=1)) / b.size * (mean_c / mean_b**2) ** 2
+    part_b, part_c = float(b.var(ddof=1)) / b.size, float(c.var(ddof=1)) / c.size
     variance = part_b + part_c
     if variance == 0:
         return Bounds(gap, gap, gap, 0.0, 0.0, n, n - 1, alpha)

@@ -52,6 +52,11 @@ def own_spikes(baseline: Array, candidate: Array) -> OwnSpikes:
     return OwnSpikes(only_b, only_c, len(events_c) - only_c)
 
 
-def excess_p_value(candidate: int, baseline: int) -> float:
-    """P(Bin(n_F + n_B, ½) ≥ n_F): how likely so many of all spikes fall to the candidate by chance."""
-    return float(special.bdtrc(candidate - 1, candidate + baseline, 0.5))
+def excess_p_value(candidate: int, baseline: int, share: float = 0.5) -> float:
+    """P(Bin(n_F + n_B, share) ≥ n_F): how likely so many of all spikes fall to the candidate by chance.
+
+    share: the candidate's share of the runs that were watched, ½ for pairs; 3 candidate runs against 5 have ⅜.
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"the candidate's share of the runs lies between 0 and 1, not at {share}")
+    return float(special.bdtrc(candidate - 1, candidate + baseline, share))

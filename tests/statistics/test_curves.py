@@ -160,6 +160,16 @@ def test_excess_by_hand() -> None:
     assert excess_p_value(9, 1) == pytest.approx(stats.binomtest(9, 10, alternative="greater").pvalue)
 
 
+def test_excess_counts_the_runs_of_each_arm() -> None:
+    # Three candidate runs against five: of 2 spikes both, (3/8)²; of 2 at least one, 1 − (5/8)².
+    assert excess_p_value(2, 0, share=3 / 8) == pytest.approx(9 / 64)
+    assert excess_p_value(1, 1, share=3 / 8) == pytest.approx(1 - 25 / 64)
+    assert excess_p_value(0, 0, share=3 / 8) == 1.0
+    for share in (0.0, 1.0, -0.1, float("nan")):
+        with pytest.raises(ValueError, match="share"):
+            excess_p_value(1, 1, share=share)
+
+
 def test_a_gap_linear_in_log_steps_is_projected_onto_its_line() -> None:
     steps = np.arange(1, 2001)
     gaps = [slope * np.log(steps / 2000) for slope in (0.0005, 0.0006, 0.0007)]

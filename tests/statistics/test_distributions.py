@@ -33,12 +33,13 @@ def test_t_upper_quantile_of_the_floor() -> None:
         assert floor_factor(pairs) == same(max(4.0, 3 * stats.t.isf(0.002, max(2, pairs))), rel=1e-12)
 
 
-def test_binomial_tail() -> None:
-    assert excess_p_value(0, 0) == stats.binom.sf(-1, 0, 0.5) == 1.0
+@pytest.mark.parametrize("share", [0.1, 3 / 8, 0.5, 0.8])
+def test_binomial_tail(share: float) -> None:
+    assert excess_p_value(0, 0, share) == stats.binom.sf(-1, 0, share) == 1.0
     for total in (1, 2, 7, 40, 300):
         for candidate in range(total + 1):
-            expected = stats.binom.sf(candidate - 1, total, 0.5)
-            assert excess_p_value(candidate, total - candidate) == same(expected, rel=1e-12)
+            expected = stats.binom.sf(candidate - 1, total, share)
+            assert excess_p_value(candidate, total - candidate, share) == same(expected, rel=1e-9, abs=1e-250)
 
 
 @pytest.mark.parametrize("pairs", [2, 3, 4, 6, 13, 40, 64])

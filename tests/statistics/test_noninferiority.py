@@ -1,5 +1,6 @@
 """Bounds, Holm, power: against hand-worked values, scipy, and simulation."""
 
+from collections.abc import Callable
 from math import inf, sqrt
 
 import numpy as np
@@ -8,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fp8migrate.statistics.noninferiority import bounds, holm, welch_bounds
+from fp8migrate.statistics.noninferiority import Bounds, bounds, holm, welch_bounds, welch_difference
 from fp8migrate.statistics.power import pairs_needed, power_to_pass
 
 GAPS = st.lists(st.floats(-0.05, 0.05), min_size=2, max_size=20)
+SIZES = st.integers(2, 9)
 
 
 def test_bounds_by_hand() -> None:
@@ -88,6 +90,46 @@ def test_welch_follows_scipy_for_a_difference_near_zero() -> None:
     expected = stats.ttest_ind(candidate, baseline, equal_var=False).confidence_interval(0.90)
     assert (found.lower, found.upper) == pytest.approx((expected.low, expected.high), abs=1e-6)
     assert found.n == 5
+
+
+def test_welch_ratio_by_hand() -> None:
+    # b = 2, c = 3: gap ½. s_b² = 0.02, s_c² = 0.08, n = 2 each. SE² = 0.08/(2·4) + (3/4)²·0.02/2 = 0.01 + 0.005625;
+    # ν = 0.015625²/(0.01² + 0.005625²) = 1.854599.
+    found = welch_bounds([1.9, 2.1], [2.8, 3.2])
+    assert (found.mean, found.n) == (pytest.approx(0.5), 2)
+    assert found.standard_error == pytest.approx(0.125)
+    assert found.degrees_of_freedom == pytest.approx(1.854599, abs=1e-6)
+
+
+@given(SIZES, SIZES, st.floats(0.1, 10), st.integers(0, 1000))
+def test_welch_difference_agrees_with_scipy(size_b: int, size_c: int, spread: float, seed: int) -> None:
+    """Around zero, of both signs, of unequal sizes and spreads."""
+    rng = np.random.default_rng(seed)
+    baseline, candidate = rng.normal(0.0, 0.01, size_b), rng.normal(0.005, 0.01 * spread, size_c)
+    found = welch_difference(baseline, candidate)
+    test = stats.ttest_ind(candidate, baseline, equal_var=False, alternative="greater")
+    interval = stats.ttest_ind(candidate, baseline, equal_var=False).confidence_interval(0.90)
+    assert (found.lower, found.upper) == pytest.approx((interval.low, interval.high), abs=1e-12)
+    assert found.p_above(0.0) == pytest.approx(test.pvalue, rel=1e-9)
+    assert found.n == min(size_b, size_c)
+
+
+def test_welch_difference_by_hand() -> None:
+    # Means 0 and 2; s_b² = 2 over 2, s_c² = 1 over 3: SE² = 1 + 1/3, ν = (4/3)²/(1/1 + (1/9)/2) = 1.684211.
+    found = welch_difference([-1.0, 1.0], [1.0, 2.0, 3.0], alpha=0.025)
+    assert (found.mean, found.n, found.alpha) == (2.0, 2, 0.025)
+    assert found.standard_error == pytest.approx(sqrt(4 / 3))
+    assert found.degrees_of_freedom == pytest.approx(1.684211, abs=1e-6)
+
+
+@pytest.mark.parametrize("welch", [welch_bounds, welch_difference])
+def test_groups_without_a_spread(welch: Callable[..., Bounds]) -> None:
+    single = welch([2.0], [2.5, 2.6])
+    assert (single.lower, single.upper, single.n) == (-inf, inf, 1)
+    equal = welch([2.0, 2.0], [2.5, 2.5, 2.5])
+    assert equal.lower == equal.upper == equal.mean
+    with pytest.raises(ValueError, match="finite"):
+        welch([2.0, np.nan], [2.5, 2.5])
 
 
 @pytest.mark.parametrize(("tau", "pairs"), [(0.0007, 4), (0.0012, 4), (0.0017, 5), (0.003, 11)])

@@ -26,13 +26,13 @@ READERS: tuple[Reader, ...] = (
     megatron.READER,
     nemo.READER,
     torchtitan.READER,
-    nanogpt.READER,
     nanochat.READER,
     llmc.READER,
     litgpt.READER,
     olmo.READER,
     nanotron.READER,
     torchtitan_golden.READER,
+    nanogpt.READER,
     jsonl.READER,
 )
 

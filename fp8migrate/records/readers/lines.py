@@ -8,12 +8,14 @@ import numpy as np
 from fp8migrate.records.collect import Collector, RawRun
 
 MAX_FIELDS = 64
-_ANSI = re.compile(rb"\x1b\[[0-9;:]*[A-Za-z]")
+# Where a log was copied from a web page its escape characters may be gone.
+_ANSI = re.compile(rb"\x1b\[[0-9;:]*[A-Za-z]|\[\d{1,3}(?:;\d{1,3}){0,5}m")
+_SIGNS = (b"\x1b[", b"[0m", b"[3", b"[9")
 
 
 def without_colours(text: bytes) -> bytes:
     """Text without the escape sequences that terminals take for colours, 24-bit ones too."""
-    return _ANSI.sub(b"", text) if b"\x1b[" in text else text
+    return _ANSI.sub(b"", text) if any(sign in text for sign in _SIGNS) else text
 
 
 def barred_fields(rest: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -9,7 +9,7 @@ from fp8migrate.records.readers.lines import put_changed, without_colours
 from fp8migrate.records.source import Source
 from fp8migrate.records.tokens import Token
 
-_TRAIN = rb"Epoch \d+ \| iter +(?P<iter>\d+) +step +(?P<step>\d+) *\|(?P<rest>[^\n]*)"
+_TRAIN = rb"Epoch \d+ \| iter +(?P<iter>\d{1,15}) +step +(?P<step>\d{1,15}) *\|(?P<rest>[^\n]*)"
 _VALIDATION = rb"(?m:^)iter \d+: val loss (?P<validation>[^\s,]+)"
 _FINAL = rb"Final evaluation \| val loss: *(?P<final>[^\s|]+)"
 _LINE = re.compile(_TRAIN + rb"|" + _VALIDATION + rb"|" + _FINAL)

@@ -9,8 +9,8 @@ from fp8migrate.records.source import Source
 from fp8migrate.records.tokens import Token
 
 AVERAGING = "debiased moving average"
-_TRAIN = rb"step (?P<step>\d+)(?:/(?P<total>\d+))? \(\d+(?:\.\d+)?%\) *\|(?P<rest>[^\n]*)"
-_VALIDATION = rb"Step (?P<at>\d+) \| Validation bpb: *(?P<bpb>[^\s|]*)"
+_TRAIN = rb"step (?P<step>\d{1,15})(?:/(?P<total>\d{1,15}))? \(\d+(?:\.\d+)?%\) *\|(?P<rest>[^\n]*)"
+_VALIDATION = rb"Step (?P<at>\d{1,15}) \| Validation bpb: *(?P<bpb>[^\s|]*)"
 _LINE = re.compile(_TRAIN + rb"|" + _VALIDATION)
 _HEAD = re.compile(rb"step \d+(?:/\d+)? \(\d+(?:\.\d+)?%\) *\| loss: |" + _VALIDATION.replace(b"<at>", b"<a>"))
 _LABELS = {b"loss": "loss", b"grad norm": "grad_norm", b"grad_norm": "grad_norm", b"tok/sec": "tok/sec", b"dt": "dt_ms"}

@@ -12,8 +12,8 @@ from fp8migrate.records.source import Source
 from fp8migrate.records.tokens import Token
 
 # Digits follow at once, so that the print statements in the program's source are no lines of the log.
-_MODDED = rb"step:(?P<modded>\d+)/(?P<total>\d+)"
-_PLAIN = rb"(?:iter|step) (?P<plain>\d+):(?= (?:train )?loss)"
+_MODDED = rb"step:(?P<modded>\d{1,15})/(?P<total>\d{1,15})"
+_PLAIN = rb"(?:iter|step) (?P<plain>\d{1,15}):(?= (?:train |val )?loss)"
 _LINE = re.compile(rb"(?m)^(?:\S{1,40}: ?)?(?:" + _MODDED + rb"|" + _PLAIN + rb")(?P<rest>[^\n]*)")
 _HEAD = re.compile(
     rb"(?m)^(?:\S{1,40}: ?)?(?:step:\d+/\d+ [^\n]{0,200}?(?:val_loss|train_loss|train_time):"
@@ -73,7 +73,8 @@ def _plain_values(rest: bytes) -> list[tuple[str, Token]]:
     found: list[tuple[str, Token]] = []
     for part in rest.split(b",")[:MAX_FIELDS]:
         name, _, value = part.strip().rpartition(b" ")
-        label = _NAMES.get(name)
+        text = name.decode("latin-1")
+        label = _NAMES.get(name) or (text if meaning(text) else None)
         if label == _STEP_MS:
             if value.endswith(b"ms"):
                 found.append((label, value[:-2]))

@@ -9,7 +9,7 @@ from fp8migrate.records.readers.lines import barred_fields, without_colours
 from fp8migrate.records.source import Source
 from fp8migrate.records.tokens import Token
 
-_LINE = re.compile(rb"iteration: (\d+) / (\d+)([^\n]*)")
+_LINE = re.compile(rb"iteration: (\d{1,15}) / (\d{1,15})([^\n]*)")
 _HEAD = re.compile(rb"iteration: \d+ / \d+ \| [a-z_]+: ")
 _NAMES = {b"time_per_iteration_ms": "elapsed_time_per_iteration_ms", b"cuda_max_memory_reserved": "peak_memory_bytes"}
 _POWERS = {b"K": b"e3", b"M": b"e6", b"B": b"e9", b"T": b"e12", b"P": b"e15", b"E": b"e18"}

@@ -10,7 +10,8 @@ from fp8migrate.records.readers.lines import barred_fields, mean_over_interval, 
 from fp8migrate.records.source import Source
 from fp8migrate.records.tokens import Token
 
-_LINE = re.compile(rb"Training epoch (\d+), iteration (\d+)/(\d+)([^\n]*)")
+_LINE = re.compile(rb"Training epoch (\d{1,9}), iteration (\d{1,15})/(\d{1,15})([^\n]*)")
+_MAX_DIGITS = 15
 _LOSS = "reduced_train_loss"
 _VALIDATION = "val_loss"
 
@@ -66,7 +67,7 @@ def _line(match: re.Match[bytes], collected: Collector, place: _Place) -> None:
 def _step(match: re.Match[bytes], global_step: bytes, place: _Place) -> float:
     """The global step; without one the iteration, which may start again with each epoch."""
     epoch, iteration = int(match[1]), float(match[2])
-    if global_step.isdigit():
+    if global_step.isdigit() and len(global_step) <= _MAX_DIGITS:
         return float(global_step)
     if epoch < place.epoch or epoch == 0:
         place.before = 0.0

@@ -9,7 +9,7 @@ from fp8migrate.records.readers.base import Options, Reader
 from fp8migrate.records.readers.lines import without_colours
 from fp8migrate.records.source import Source
 
-_STEP = re.compile(rb"(?:rank=(\d+)\] *)?\[step=(\d+)/(\d+)[,\]]")
+_STEP = re.compile(rb"(?:rank=(\d+)\] *)?\[step=(\d{1,15})/(\d{1,15})[,\]]")
 _METRIC = re.compile(rb"(?m)^[^\n=]{0,200}?    (?:train|eval|optim|throughput|system|System)/[^\n=]{1,200}=")
 _INDENT = b"    "
 _NAMES = {"optim_total_grad_norm": "optim/grad_norm"}

@@ -11,7 +11,7 @@ from fp8migrate.records.source import Source
 from fp8migrate.records.tokens import Token
 
 _HEAD = re.compile(rb"step: {0,20}\d+ {1,20}loss: [^\n]{0,300}?(?:memory|tps):")
-_LINE = re.compile(rb"(?m)^([^\n]*?)(validate step|step): *(\d+) +(loss:[^\n]*)")
+_LINE = re.compile(rb"(?m)^([^\n]*?)(validate step|step): *(\d{1,15}) +(loss:[^\n]*)")
 # After `total steps ` in the line with which training starts.
 _TOTAL = re.compile(rb"\d{1,15}")
 _RANK = re.compile(rb"\[(?:rank|default|rank )?(\d+)\]|^(\d+): ")

@@ -71,6 +71,18 @@ def test_plain_values():
     assert record.expected_last_step is None
 
 
+def test_more_fields_and_a_log_of_evaluations_alone():
+    (record,) = records("iter 5: loss 5.5, time 10.00ms, mfu 1%\niter 6: loss 5.25, lr 0.25, time 10.00ms, mfu 1%\n")
+    assert points(record, "learning_rate") == {6: 0.25}
+    (record,) = records("step 5: train loss 5.25, val loss 5.5\n")
+    assert points(record, "training_loss") == {5: 5.25}
+
+
+def test_early_logs_have_the_lines_of_llm_c_below_the_program():
+    (record,) = records(PROGRAM + "s:0 tel:11.0000\ns:1 trl:10.5000\n")
+    assert (record.format, points(record, "validation_loss")) == ("llm.c", {0: 11})
+
+
 def test_several_runs_of_one_file():
     first, second = records(MODDED + MODDED.replace("3.2500", "3.5000") + "step:1/\nstep:2/4\n")
     assert (points(first, "validation_loss")[4], points(second, "validation_loss")[4]) == (3.25, 3.5)

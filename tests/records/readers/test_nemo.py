@@ -52,6 +52,11 @@ def test_epochs_count_on_without_a_global_step():
     assert points(record, "training_loss") == {0: 5.5, 1: 5.25, 2: 5.0, 3: 4.75}
 
 
+def test_hostile_numbers():
+    (record,) = records(LOG + f"Training epoch 0, iteration 4/3 | global_step: {'9' * 5000} | lr: 1\n")
+    assert record.series["training_loss"].steps.tolist() == [0, 1, 2, 3]
+
+
 def test_two_runs_and_a_line_that_breaks_off():
     first, second = records(LOG + LOG.replace("9.5 ", "9.75 ") + "Training epoch 0, iteration 4/3\n")
     assert (points(first, "training_loss")[0], points(second, "training_loss")[0]) == (9.5, 9.75)

@@ -37,6 +37,12 @@ def test_blocks_and_commas():
     assert record.notes == ("throughput/device/tokens_per_second is of one device",)
 
 
+def test_a_time_stamp_before_every_line():
+    (record,) = records("".join(f"2031-01-02T03:04:05.678Z {line}\n" for line in LOG.splitlines()))
+    assert points(record, "validation_loss") == {2: 10.5}
+    assert points(record, "tokens_per_second") == {1: 45_500}
+
+
 def test_other_ranks_and_other_runs():
     other = LOG.replace("rank=0", "rank=1").replace("11.25", "11.75")
     first, second = records(LOG + other + LOG.replace("11.25", "11.5"))

@@ -30,6 +30,12 @@ def test_one_rank_without_colours():
     assert record.notes == ("the lines of rank 0 are read, those of 1 other ranks are left out",)
 
 
+def test_colours_whose_escape_character_was_lost():
+    (record,) = records("[titan] [31mstep:  1  [38;2;180;60;0mloss:  8.1250  [33mmemory:  0.50GiB(0.60%)  [34mtps: 12,500[0m\n")
+    assert points(record, "training_loss") == {1: 8.125}
+    assert points(record, "tokens_per_second") == {1: 12500}
+
+
 def test_pipeline_stages_without_a_loss_are_other_ranks():
     (record,) = records(
         "[rank0]:[titan] step:  1  loss: -1.00000  memory: 1.00GiB(1%)  tps: 10\n"

@@ -2,7 +2,7 @@
 
 import sys
 
-from tests.benchmarks import advisor, commands, emulation, reading, worker
+from tests.benchmarks import advisor, commands, emulation, error_rates, reading, worker
 
 BENCHMARKS = {
     "help": commands.run,
@@ -12,6 +12,7 @@ BENCHMARKS = {
     "emulation": emulation.run,
     "emulation-compiled": emulation.run_compiled,
     "memory": emulation.run_memory,
+    "error_rates": error_rates.run,
 }
 
 

@@ -6,10 +6,14 @@ from fp8migrate.errors import UsageError
 from fp8migrate.records.assemble import assemble
 from fp8migrate.records.logs import LogRecord
 from fp8migrate.records.readers import (
+    csv_table,
+    hf_state,
+    hf_stdout,
     jsonl,
     litgpt,
     llmc,
     megatron,
+    megatron_golden,
     nanochat,
     nanogpt,
     nanotron,
@@ -33,7 +37,11 @@ READERS: tuple[Reader, ...] = (
     nanotron.READER,
     torchtitan_golden.READER,
     nanogpt.READER,
+    megatron_golden.READER,
+    hf_state.READER,
+    hf_stdout.READER,
     jsonl.READER,
+    csv_table.READER,
 )
 
 

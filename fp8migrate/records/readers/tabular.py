@@ -11,7 +11,7 @@ from fp8migrate.records.collect import Collector, RawRun
 from fp8migrate.records.logs import Axis
 from fp8migrate.records.quantities import axis_of, meaning
 from fp8migrate.records.readers.base import Options
-from fp8migrate.records.tokens import Token
+from fp8migrate.records.tokens import Array, Token, missing, numbers
 
 MAX_COLUMNS = 2000
 _MAX_DEPTH = 3
@@ -47,12 +47,25 @@ def _add_alike(collected: Collector, rows: Sequence[Row], options: Options) -> b
         return False
     columns = []
     for name, values in wanted:
-        if not set(map(type, values)) <= {float, int}:
+        found = _whole(values)
+        if found is None:
             return False
-        columns.append((name, np.array(values, dtype=np.float64), values))
+        columns.append((name, found, values))
     run = collected.bulk(steps, columns, counts[1])
     _note_unused(run, labels, [label for label, _ in _wanted(labels, options)])
     return True
+
+
+def _whole(values: list[Any]) -> Array | None:
+    """A column of numbers, or of text that is numbers, without a missing value; None for any other."""
+    kinds = set(map(type, values))
+    if kinds == {str}:
+        found = numbers(values)
+        return None if missing(values, found).any() else found
+    try:
+        return np.array(values, dtype=np.float64) if kinds <= {float, int} else None
+    except OverflowError:
+        return None
 
 
 def _add_row(collected: Collector, row: Row, options: Options) -> None:

@@ -7,6 +7,7 @@ from fp8migrate.records.assemble import assemble
 from fp8migrate.records.logs import LogRecord
 from fp8migrate.records.readers import (
     csv_table,
+    deepspeed,
     hf_state,
     hf_stdout,
     jsonl,
@@ -14,13 +15,17 @@ from fp8migrate.records.readers import (
     llmc,
     megatron,
     megatron_golden,
+    mlflow,
+    mlperf,
     nanochat,
     nanogpt,
     nanotron,
     nemo,
     olmo,
+    tensorboard,
     torchtitan,
     torchtitan_golden,
+    wandb_offline,
 )
 from fp8migrate.records.readers.base import Options, Reader
 from fp8migrate.records.source import Source
@@ -37,9 +42,14 @@ READERS: tuple[Reader, ...] = (
     nanotron.READER,
     torchtitan_golden.READER,
     nanogpt.READER,
+    tensorboard.READER,
+    wandb_offline.READER,
+    mlperf.READER,
+    mlflow.READER,
     megatron_golden.READER,
     hf_state.READER,
     hf_stdout.READER,
+    deepspeed.READER,
     jsonl.READER,
     csv_table.READER,
 )

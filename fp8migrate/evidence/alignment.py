@@ -67,7 +67,8 @@ def _one_base(steps: Sequence[Array], names: Sequence[str]) -> tuple[list[Array]
 
     Evidence of it: as many points at the same interval, each exactly one step earlier than the other's.
     """
-    shifted, notes = list(steps), []
+    shifted = list(steps)
+    notes: list[str] = []
     whole = [at for at in steps if at.size > 1]
     if not whole:
         return shifted, notes

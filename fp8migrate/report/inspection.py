@@ -11,7 +11,8 @@ _WORDS = {"memory_bytes": "memory", "step_seconds": "time of a step"}
 def describe_log(records: Sequence[LogRecord]) -> Iterator[str]:
     """Lines on every run of one log: its series, where it ends, what was not used and not understood."""
     first = records[0]
-    yield f"{_safe(first.source)}: {first.format}, {plural(len(records), 'run')}, {number(first.lines)} lines"
+    lines = f", {number(first.lines)} lines" if first.lines else ""
+    yield f"{_safe(first.source)}: {first.format}, {plural(len(records), 'run')}{lines}"
     for record in records:
         yield from (f"  {line}" for line in _run(record, named=len(records) > 1))
     if first.not_understood:

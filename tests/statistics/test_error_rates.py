@@ -25,7 +25,7 @@ from tests.error_rates import (
 )
 from tests.simulation import Scenario, simulate
 
-REPLICATES = 1500
+REPLICATES = 1000
 DESIGNS = (*map(pairs, (2, 3, 4, 6, 12)), *map(groups, (2, 4, 8)), groups(3, 5), groups(5, 3), groups(4, own_data=True))
 # Two or three pairs whose offsets are twice the margin wide: see the test of what does not hold.
 TOO_WIDE = {("pairs", "2", 3), ("pairs", "3", 3)}

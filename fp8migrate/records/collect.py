@@ -93,21 +93,21 @@ class Collector:
     not_understood: int = 0
     example: str = ""
     notes: list[str] = field(default_factory=list)
+    _latest: dict[str, RawRun] = field(default_factory=dict, repr=False)
 
     @property
     def run(self) -> RawRun:
-        if not self.runs:
-            self.runs.append(RawRun())
-        return self.runs[-1]
+        return self.runs[-1] if self.runs else self.new_run()
 
     def new_run(self, name: str = "") -> RawRun:
-        self.runs.append(RawRun(name))
-        return self.runs[-1]
+        run = RawRun(name)
+        self.runs.append(run)
+        self._latest[name] = run
+        return run
 
     def named(self, name: str) -> RawRun:
         """The run of this name, for logs with a run column."""
-        found = next((run for run in reversed(self.runs) if run.name == name), None)
-        return found or self.new_run(name)
+        return self._latest.get(name) or self.new_run(name)
 
     def at(self, step: float) -> RawRun:
         """The run that a point at `step` belongs to. An impossible step says nothing; assembly leaves it out."""

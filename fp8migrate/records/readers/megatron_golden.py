@@ -89,7 +89,7 @@ def _points(metric: dict[str, Any], collected: Collector) -> tuple[Points, float
     A list ends before end_step, as a slice does; in a map end_step is the last key.
     """
     start, end = _number(metric.get("start_step"), 0.0), _number(metric.get("end_step"), None)
-    interval = _number(metric.get("step_interval"), 1.0) or 1.0
+    interval = max(1.0, _number(metric.get("step_interval"), 1.0) or 1.0)
     values = metric["values"]
     if isinstance(values, list):
         points = [(start + index * interval, _value(value)) for index, value in enumerate(values)] if start is not None else []

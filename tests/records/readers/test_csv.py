@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fp8migrate.errors import UsageError
+from fp8migrate.records.collect import Collector
 from fp8migrate.records.logs import LogRecord
 from fp8migrate.records.readers.base import Options
 from tests.records.readers.logs import read
@@ -171,6 +172,15 @@ def test_a_million_columns_neither_hang_nor_fill_memory(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="longer than 64 KiB"):
         read(tmp_path, text, Options(format="csv"))
     assert time.monotonic() - began < 5
+
+
+def test_many_runs_are_found_without_a_search() -> None:
+    began = time.monotonic()
+    collected = Collector()
+    for number in range(50_000):
+        collected.named(f"r{number}")
+    assert collected.named("r7") is collected.runs[7]
+    assert time.monotonic() - began < 10
 
 
 def test_of_thousands_of_columns_the_first_are_read(tmp_path: Path) -> None:

@@ -87,6 +87,12 @@ def test_steps_of_megatron_bridge(tmp_path: Path) -> None:
     assert run.unused == ("GPU utilization", "alloc")
 
 
+def test_an_interval_that_cannot_be_is_taken_as_one(tmp_path: Path) -> None:
+    for interval in (0, -5, 1e-300, True):
+        (run,) = read(tmp_path, json.dumps({"lm loss": metric([9.5, 8.5], 0, 2, interval)}))  # type: ignore[arg-type]
+        assert (run.series["training_loss"].steps.tolist(), run.expected_last_step) == ([0, 1], 1)
+
+
 @pytest.mark.parametrize("indent", [None, 4])
 def test_no_other_reader_takes_golden_values(indent: int | None) -> None:
     text = json.dumps({"lm loss": metric([9.5] * 20_000, 0, 20_000, 1)}, indent=indent)

@@ -149,7 +149,9 @@ def report(
 @app.command()
 def inspect(
     logs: Annotated[list[str], typer.Argument(metavar="LOG…", help="Files, folders, patterns, or - for standard input.")],
-    format_name: Annotated[str, typer.Option("--format", metavar="NAME", help="Read them as this format.")] = "",
+    format_name: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="Read them as this format, or as a YAML file describes.")
+    ] = "",
     columns: Annotated[
         list[str] | None,
         typer.Option("--columns", metavar="OURS=THEIRS", help="Name a column: training_loss=ce, step=t, run=job. Repeatable."),
@@ -160,12 +162,24 @@ def inspect(
         from fp8migrate.records.find import find_sources
         from fp8migrate.records.readers import read_log
         from fp8migrate.records.readers.base import Options, parse_columns
-        from fp8migrate.report.inspection import describe_log
+        from fp8migrate.report.inspection import describe_log, describe_passed_over
 
         options = Options(format_name, parse_columns(columns or []))
-        for source in find_sources(logs, format_name=format_name):
-            for line in describe_log(read_log(source, options)):
+        found = find_sources(logs, format_name=format_name)
+        refused = 0
+        for source in found.sources:
+            try:
+                lines = describe_log(read_log(source, options))
+            except UserError as error:
+                refused += 1
+                typer.echo(f"fp8migrate: {error}", err=True)
+                continue
+            for line in lines:
                 typer.echo(line)
+        if found.passed_over:
+            typer.echo(describe_passed_over(found.passed_over))
+        if refused:
+            raise typer.Exit(ExitCode.USAGE)
 
 
 def reports_of(file: Path, reports: Path) -> Path:

@@ -12,21 +12,32 @@ from fp8migrate.errors import ExitCode
 from fp8migrate.facts.operands import GEMMS
 from fp8migrate.facts.recipes import MIGRATION_RECIPES
 from fp8migrate.plan.load import load_plan
+from fp8migrate.records.readers import read_log
+from fp8migrate.records.readers.base import Options
+from fp8migrate.records.source import Source
 from fp8migrate.verdict import ROWS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+YAML = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
 
 
 def test_the_plan_in_the_readme_can_be_run(tmp_path: Path) -> None:
     """Also with the candidate that the README shows further down in the place of the first."""
-    plan, candidate = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    plan, candidate, _ = YAML
     for text in (plan, re.sub(r"candidate:\n(?:  .*\n)+", candidate, plan)):
         (tmp_path / "plan.yaml").write_text(text)
         loaded = load_plan(tmp_path / "plan.yaml")
         preflight(loaded)
         assert loaded.plan.name == "llama-1b"
     assert [rule.recipe.kind for rule in loaded.plan.candidate.policy] == ["bf16", "block"]
+
+
+def test_the_log_format_in_the_readme_reads_what_it_describes(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(YAML[2])
+    options = Options(format=str(tmp_path / "mine.yaml"))
+    (run,) = read_log(Source("log", None, b"at 10 we lose 2.500\nat 20 we lose 2.125\n"), options)
+    assert (run.format, run.series["training_loss"].values.tolist()) == ("mine", [2.5, 2.125])
 
 
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"(?:^|`)fp8migrate ([a-z-]+)", README, re.MULTILINE)) - {"answers"}))

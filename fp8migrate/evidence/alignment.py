@@ -53,7 +53,7 @@ def align(curves: Sequence[LogSeries], names: Sequence[str]) -> Aligned:
         return _nothing(len(curves), f"the logs share none of their {axes[0]}")
     rows = [value[np.isin(at, common)] for at, value in zip(steps, values, strict=True)]
     for name, at in zip(names, steps, strict=True):
-        if (left := int(np.count_nonzero((at >= common[0]) & (at <= common[-1])) - common.size)) > 0:
+        if (left := at.size - common.size) > 0:
             notes.append(f"{name}: {left} of {at.size} points have no partner at the same step and are left out")
     return Aligned(common, np.array(rows), tuple(notes), tuple(problems))
 
@@ -86,8 +86,9 @@ def _means(steps: Array, values: Array, coarse: Array, interval: float) -> tuple
     stop = np.searchsorted(steps, coarse, side="right")
     own = float(np.median(np.diff(steps))) if steps.size > 1 else interval
     full = (stop - start) >= round(interval / own)
-    total = np.concatenate([[0.0], np.cumsum(values)])
-    return coarse[full], (total[stop[full]] - total[start[full]]) / (stop[full] - start[full])
+    # Each by itself: in a running sum one NaN would spoil every mean after it.
+    means = [values[a:b].mean() for a, b in zip(start[full].tolist(), stop[full].tolist(), strict=True)]
+    return coarse[full], np.array(means, dtype=np.float64)
 
 
 def _unequal_ends(steps: Sequence[Array], names: Sequence[str], axis: str, interval: float) -> list[str]:

@@ -18,8 +18,12 @@ def assemble(collected: Collector, source: Source, format_name: str) -> tuple[Lo
     """The runs of one log that hold any point."""
     runs = [run for run in collected.runs if run.columns]
     found = []
+    seen: dict[str, int] = {}
     for number, run in enumerate(runs, 1):
         name = run.name or (f"{source.name}#{number}" if len(runs) > 1 else source.name)
+        seen[name] = seen.get(name, 0) + 1
+        if seen[name] > 1:
+            name = f"{name}#{seen[name]}"
         series, unused, notes = _series(run)
         more = [f"run {number} of {len(runs)} in this file"] if len(runs) > 1 and not run.name else []
         found.append(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fp8migrate.records.logs import Axis
-from fp8migrate.records.tokens import DIGIT_SAMPLES, FULL_DIGITS, Array, Token, digits_of, missing, numbers
+from fp8migrate.records.tokens import DIGIT_SAMPLES, Array, Token, digits_of, missing, numbers
 
 MAX_STEP = 2.0**53
 _EXAMPLE = 160
@@ -14,11 +14,11 @@ _EXAMPLE = 160
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Many points at once, already numbers. digits: that some of them were written with, None for full precision."""
+    """Many points at once, already numbers. sample: the last of them as written, for their digits."""
 
     steps: Array
     values: Array
-    digits: int | None
+    sample: tuple[Token, ...]
 
 
 @dataclass
@@ -37,26 +37,34 @@ class Column:
         return sum(block.steps.size for block in self.blocks) + len(self.steps)
 
     def settle(self) -> None:
-        """Make the points so far a block. Missing values are counted and leave no point; a NaN that was logged stays."""
-        if not self.steps:
-            return
-        values = numbers(self.values)
-        lacking = missing(self.values, values)
-        kept = np.flatnonzero(~lacking)
-        self.missing += int(lacking.sum())
-        sample = [self.values[index] for index in kept[-DIGIT_SAMPLES:]]
-        self.blocks.append(Block(np.array(self.steps, dtype=np.float64)[kept], values[kept], digits_of(sample)))
-        self.steps, self.values = [], []
+        """Make the points so far a block."""
+        if self.steps:
+            self.add_block(np.array(self.steps, dtype=np.float64), self.values)
+            self.steps, self.values = [], []
+
+    def add_block(self, steps: Array, tokens: Sequence[Token]) -> None:
+        """Many points. Missing values are counted and leave no point; a NaN that was logged stays."""
+        values = numbers(tokens)
+        lacking = missing(tokens, values)
+        if lacking.any():
+            self.missing += int(lacking.sum())
+            tokens = [token for token, lacks in zip(tokens, lacking.tolist(), strict=True) if not lacks]
+            steps, values = steps[~lacking], values[~lacking]
+        self.blocks.append(Block(steps, values, tuple(tokens[-DIGIT_SAMPLES:])))
 
     def numbers(self) -> tuple[Array, Array, int | None]:
-        """All steps and values, and the digits of the block that was written most exactly."""
+        """All steps and values, and the digits that the last of them were written with, None for full precision."""
         self.settle()
         if not self.blocks:
             return np.empty(0), np.empty(0), None
-        digits = max(FULL_DIGITS if block.digits is None else block.digits for block in self.blocks)
+        sample: tuple[Token, ...] = ()
+        for block in reversed(self.blocks):
+            sample = block.sample + sample
+            if len(sample) >= DIGIT_SAMPLES:
+                break
         steps = np.concatenate([block.steps for block in self.blocks])
         values = np.concatenate([block.values for block in self.blocks])
-        return steps, values, None if digits >= FULL_DIGITS else digits
+        return steps, values, digits_of(sample[-DIGIT_SAMPLES:])
 
 
 @dataclass
@@ -75,6 +83,23 @@ class RawRun:
 
     def column(self, label: str, axis: Axis = "steps", averaging: str = "") -> Column:
         return self.columns.setdefault(label, Column(axis, averaging=averaging))
+
+    def add(self, label: str, axis: Axis, step: float | None, value: Token) -> None:
+        """One point; without a step it is numbered on. Missing values (None, empty) leave none.
+
+        Points on different axes are never mixed. Where a log counts at all, what it does not count is left out.
+        """
+        if value is None or value == b"" or value == "":
+            return
+        column = self.column(label, axis)
+        if column.axis != axis:
+            kept = column.axis if axis == "points" else axis
+            self.note(f"{label}: points that do not count {kept} are left out")
+            if column.axis != "points":
+                return
+            column = self.columns[label] = Column(axis, column.averaging)
+        column.steps.append(column.points + 1 if step is None else step)
+        column.values.append(value)
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -109,37 +134,38 @@ class Collector:
         """The run of this name, for logs with a run column."""
         return self._latest.get(name) or self.new_run(name)
 
-    def at(self, step: float) -> RawRun:
-        """The run that a point at `step` belongs to. An impossible step says nothing; assembly leaves it out."""
-        run = self.run
+    def at(self, step: float, name: str = "") -> RawRun:
+        """The run (of a name) that a point at `step` belongs to. An impossible step says nothing; assembly leaves it out."""
+        run = self.named(name) if name else self.run
         if not 0 <= step <= MAX_STEP:
             return run
         if run.first_step is None or run.last_step is None:
             run.first_step = step
         elif step <= run.first_step and step < run.last_step:
-            run = self.new_run()
+            run = self.new_run(name)
             run.first_step = step
         run.last_step = step
         return run
 
-    def put(self, step: float, values: Iterable[tuple[str, Token]], axis: Axis = "steps") -> RawRun:
-        """One point of several columns. Missing values (None, empty) leave no point."""
-        run = self.at(step)
+    def put(self, step: float, values: Iterable[tuple[str, Token]], axis: Axis = "steps", name: str = "") -> RawRun:
+        """One point of several columns, of the run of a name where the log names its runs."""
+        run = self.at(step, name)
         for label, value in values:
-            if value is not None and value != b"" and value != "":
-                column = run.column(label, axis)
-                column.steps.append(step)
-                column.values.append(value)
+            run.add(label, axis, step, value)
         return run
 
-    def bulk(self, steps: Array, columns: Iterable[tuple[str, Array, Sequence[Token]]], axis: Axis = "steps") -> RawRun:
-        """Many points whose steps rise, after all before them; of each column its numbers and some of them as written."""
+    def bulk(self, steps: Array, columns: Iterable[tuple[str, Sequence[Token]]], axis: Axis = "steps") -> RawRun:
+        """Many points whose steps rise, after all before them; of each column a value for each step."""
         run = self.at(float(steps[0]))
         run.last_step = float(steps[-1])
-        for label, values, sample in columns:
+        for label, values in columns:
             column = run.column(label, axis)
+            if column.axis != axis:
+                for step, value in zip(steps.tolist(), values, strict=True):
+                    run.add(label, axis, step, value)
+                continue
             column.settle()
-            column.blocks.append(Block(steps, values, digits_of(sample[-DIGIT_SAMPLES:])))
+            column.add_block(steps, values)
         return run
 
     def continues(self, steps: Array) -> bool:

@@ -2,6 +2,7 @@
 
 import glob
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fp8migrate.errors import UsageError
@@ -12,27 +13,34 @@ MAX_FILES = 10_000
 _MAGIC = "*?["
 
 
-def find_sources(names: Sequence[str], *, format_name: str = "") -> list[Source]:
-    """The logs that the names stand for, each once. Of a folder, the files whose content is a known log.
+@dataclass(frozen=True)
+class Found:
+    """sources: each log once. passed_over: files of folders whose content is no log that is known."""
 
-    UsageError where a name stands for nothing, so that a comparison never goes on with less than was asked for.
+    sources: tuple[Source, ...]
+    passed_over: tuple[str, ...] = ()
+
+
+def find_sources(names: Sequence[str], *, format_name: str = "") -> Found:
+    """The logs that the names stand for. Of a folder, the files whose content is a known log (all of them with a format).
+
+    UsageError where a name stands for nothing, so that nothing goes on with less than was asked for.
     """
     found: dict[str, Source] = {}
+    passed_over: list[str] = []
     for name in names:
-        for source in _named(name, format_name):
+        for source in _named(name, format_name, passed_over):
             found.setdefault(str(source.path.resolve()) if source.path else source.name, source)
-            if len(found) > MAX_FILES:
-                raise UsageError(f"stands for more than {MAX_FILES} files", where=name, next_step="Name the logs themselves.")
-    return list(found.values())
+    return Found(tuple(found.values()), tuple(passed_over))
 
 
-def _named(name: str, format_name: str) -> Iterator[Source]:
+def _named(name: str, format_name: str, passed_over: list[str]) -> Iterator[Source]:
     if name == "-":
         yield Source.stdin()
         return
     path = Path(name)
     if path.is_dir():
-        yield from _of_folder(path, format_name)
+        yield from _of_folder(path, format_name, passed_over)
     elif path.exists() or not any(sign in name for sign in _MAGIC):
         yield Source(name, path)
     else:
@@ -44,10 +52,17 @@ def _named(name: str, format_name: str) -> Iterator[Source]:
                 yield Source(one, Path(one))
 
 
-def _of_folder(folder: Path, format_name: str) -> Iterator[Source]:
+def _of_folder(folder: Path, format_name: str, passed_over: list[str]) -> Iterator[Source]:
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
-    logs = [Source(str(path), path) for path in files[: MAX_FILES + 1]]
-    known = [source for source in logs if format_name or _is_log(source)]
+    if len(files) > MAX_FILES:
+        raise UsageError(f"holds more than {MAX_FILES} files", where=str(folder), next_step="Name the logs themselves.")
+    known = []
+    for path in files:
+        source = Source(str(path), path)
+        if format_name or _is_log(source):
+            known.append(source)
+        else:
+            passed_over.append(source.name)
     if not known:
         what = f"holds no log that is known ({len(files)} files)" if files else "is an empty folder"
         raise UsageError(what, where=str(folder), next_step="Name the files, with --format where theirs is not recognised.")

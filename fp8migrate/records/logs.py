@@ -21,7 +21,6 @@ Quantity = Literal[
 ]
 # What the x values of a series count. points: the log names none, so its rows were numbered from 1.
 Axis = Literal["steps", "samples", "tokens", "epochs", "points"]
-LossUnit = Literal["nats", "bits", "perplexity", "other"]
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
 """Values as logs write them: what is a number, what is NaN, what is missing, with how many digits."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import floor, isfinite, log10
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +20,15 @@ _NUMBER = re.compile(rb"[+-]?(\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _MAX_NUMBER = 64
 
 
+# What is None raises TypeError here, as it should.
+_float = cast(Callable[[Token], float], float)
+
+
 def numbers(tokens: Sequence[Token]) -> Array:
     """Tokens as float64; what is no number becomes NaN, which `missing` tells from a NaN that was logged."""
     if tokens and type(tokens[0]) in (bytes, float, int):
         with suppress(ValueError, TypeError, OverflowError):
-            return np.array(list(map(float, tokens)))  # type: ignore[arg-type]  # None raises TypeError, as it should
+            return np.array(list(map(_float, tokens)))
     return np.array([_number(token) for token in tokens], dtype=np.float64)
 
 
@@ -53,9 +59,22 @@ def _says_nan(token: Token) -> bool:
 
 
 def digits_of(tokens: Sequence[Token]) -> int | None:
-    """Most significant digits with which any of the values was written; None for full precision."""
-    most = max((_digits(token) for token in tokens), default=FULL_DIGITS)
-    return None if most >= FULL_DIGITS or most == 0 else most
+    """Significant digits with which the last of the values were written; None for full precision.
+
+    Of the values before it only those of its own size count: with a fixed number of decimals 10.8125 has one digit more
+    than 3.2500, and what a program rounds may end in zeros that it does not write.
+    """
+    written = [found for token in tokens if (found := _written(token)) is not None]
+    if not written:
+        return None
+    most = max(digits for digits, size in written if size == written[-1][1])
+    return None if most >= FULL_DIGITS else most
+
+
+def _written(token: Token) -> tuple[int, int] | None:
+    """Significant digits, and the decimal exponent of the value; None for zero and for what is not finite."""
+    value, digits = _number(token), _digits(token)
+    return (digits, floor(log10(abs(value)))) if digits and value and isfinite(value) else None
 
 
 def _digits(token: Token) -> int:
@@ -67,3 +86,12 @@ def _digits(token: Token) -> int:
     text = token.encode("latin-1", "replace") if isinstance(token, str) else token or b""
     match = _NUMBER.search(text.replace(b",", b""))
     return len(match[1].replace(b".", b"").replace(b"_", b"").lstrip(b"0")) if match else 0
+
+
+def is_number(text: str) -> bool:
+    """Whether text is a number, NaN and infinities among them."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from fp8migrate.checks.words import some
 from fp8migrate.records.logs import LogRecord, LogSeries
 from fp8migrate.report.words import clean, number, plural
 
@@ -17,6 +18,11 @@ def describe_log(records: Sequence[LogRecord]) -> Iterator[str]:
         yield from (f"  {line}" for line in _run(record, named=len(records) > 1))
     if first.not_understood:
         yield f"  not understood: {plural(first.not_understood, 'line')}, the first: {_safe(first.example)}"
+
+
+def describe_passed_over(names: Sequence[str]) -> str:
+    """What of a folder was not read, so that nobody takes it for read."""
+    return _safe(f"passed over, in no format that is known: {some(names)}")
 
 
 def _run(record: LogRecord, *, named: bool) -> Iterator[str]:

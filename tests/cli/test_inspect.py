@@ -30,6 +30,7 @@ def test_a_folder_shows_its_logs_and_passes_over_the_rest(fp8migrate: Command, t
     shown = fp8migrate("inspect", "logs")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.count("1 run") == 1
+    assert "passed over, in no format that is known: logs/deeper/README" in shown.stdout
 
 
 def test_named_columns(fp8migrate: Command, tmp_path: Path) -> None:
@@ -64,3 +65,21 @@ def test_nothing_that_a_terminal_obeys_is_printed(fp8migrate: Command, tmp_path:
     shown = fp8migrate("inspect", "a.jsonl")
     assert shown.returncode == 0
     assert "\x1b" not in shown.stdout
+
+
+def test_one_log_without_a_loss_does_not_hide_the_others(fp8migrate: Command, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(rows({"step": 1, "grad_norm": 1.5}))
+    (tmp_path / "b.jsonl").write_text(rows({"step": 1, "loss": 2.5}))
+    shown = fp8migrate("inspect", "a.jsonl", "b.jsonl")
+    assert shown.returncode == 2
+    assert "a.jsonl: holds no loss" in shown.stderr
+    assert "b.jsonl: jsonl, 1 run" in shown.stdout
+
+
+def test_a_format_of_ones_own(fp8migrate: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("name: mine\nline: 'at (?P<step>\\d+) we lose (?P<training_loss>\\S+)'\n")
+    (tmp_path / "a.txt").write_text("at 10 we lose 2.500\nat 20 we lose 2.125\n")
+    shown = fp8migrate("inspect", "a.txt", "--format", "mine.yaml")
+    assert shown.returncode == 0, shown.stderr
+    assert "a.txt: mine, 1 run" in shown.stdout
+    assert "2 points, steps 10 to 20, every 10, 4 digits, last 2.125 nats" in shown.stdout

@@ -36,7 +36,7 @@ def test_other_intervals_are_compared_where_both_have_points_and_the_rest_is_sai
     found = align([series([1, 2, 3, 4], [4, 3, 2, 1]), series([2, 4], [6, 5])], ["a", "b"])
     assert found.steps.tolist() == [2, 4]
     assert found.values.tolist() == [[3, 1], [6, 5]]
-    assert found.notes == ("a: 1 of 4 points have no partner at the same step and are left out",)
+    assert found.notes == ("a: 2 of 4 points have no partner at the same step and are left out",)
 
 
 def test_a_log_of_every_step_is_averaged_like_one_that_averages() -> None:
@@ -74,3 +74,14 @@ def test_units_and_axes_are_never_mixed() -> None:
 def test_no_common_step_is_a_problem() -> None:
     found = align([series([1, 4], [4, 3]), series([2, 5, 8], [4, 3, 2])], ["a", "b"])
     assert found.problems == ("the logs share none of their steps",)
+
+
+def test_a_nan_spoils_the_mean_it_is_in_and_no_other() -> None:
+    fine = series([1, 2, 3, 4], [np.nan, 3, 2, 1])
+    found = align([fine, series([2, 4], [4, 2], averaging="mean over 2 steps")], ["a", "b"])
+    np.testing.assert_array_equal(found.values[0], [np.nan, 1.5])
+
+
+def test_points_before_and_after_the_common_steps_are_counted_too() -> None:
+    found = align([series([1, 2, 3, 4], [4, 3, 2, 1]), series([2, 3], [6, 5])], ["a", "b"])
+    assert found.notes == ("a: 2 of 4 points have no partner at the same step and are left out",)

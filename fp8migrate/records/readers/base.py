@@ -23,7 +23,8 @@ class Reader:
     """One log format.
 
     name: for --format. about: what it is, in a few words. matches: whether a source is of this format, by its content
-    (`source.head`). read: its points, in the order of the log. without_loss: what to do where such a log holds no loss.
+    (`source.head`). read: its points, in the order of the log. takes_columns: whether a user may name its columns.
+    without_loss: what to do where such a log holds no loss.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Reader:
     matches: Callable[[Source], bool]
     read: Callable[[Source, Options], Collector]
     without_loss: str = "Log the training or validation loss, or name its column with --columns."
+    takes_columns: bool = False
 
 
 def parse_columns(pairs: Sequence[str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from fp8migrate.records.quantities import axis_of, meaning, plain
 from fp8migrate.records.readers.base import Options, Reader
 from fp8migrate.records.readers.tabular import MAX_COLUMNS, add_rows
 from fp8migrate.records.source import HEAD_BYTES, Source
+from fp8migrate.records.tokens import is_number
 
 _BATCH = 20_000
 _DELIMITERS = ",\t;"
@@ -63,19 +64,11 @@ def _agree(header: str, line: str, delimiter: str) -> bool:
         names, values = next(csv.reader([header], delimiter=delimiter)), next(csv.reader([line], delimiter=delimiter))
     except (csv.Error, StopIteration):
         return False
-    if len(names) != len(values) or any(_is_number(name) for name in names):
+    if len(names) != len(values) or any(is_number(name) for name in names):
         return False
-    if not any(_is_number(value) for value in values):
+    if not any(is_number(value) for value in values):
         return False
     return len(names) > 1 or meaning(names[0]) is not None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _by_header(source: Source) -> str:
@@ -205,4 +198,4 @@ def _step(text: str) -> float | None:
         return None
 
 
-READER = Reader("csv", "a table, CSV", matches, read)
+READER = Reader("csv", "a table, CSV", matches, read, takes_columns=True)

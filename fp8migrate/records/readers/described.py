@@ -9,11 +9,10 @@ from typing import Any, get_args
 import yaml
 
 from fp8migrate.errors import UsageError
-from fp8migrate.records.collect import Collector, RawRun
+from fp8migrate.records.collect import Collector
 from fp8migrate.records.logs import Axis, Quantity
 from fp8migrate.records.readers.base import Options, Reader
 from fp8migrate.records.source import Source
-from fp8migrate.records.tokens import Token
 
 # A user's expression may be slow on long lines. Those hold arguments or programs, not steps.
 MAX_LINE = 2000
@@ -125,13 +124,7 @@ def _take(match: re.Match[str], training: bool, described: Description, collecte
         axis = "points"
         step = None
         run.note("the log counts nothing: its lines were numbered from 1")
-    _put(run, step, axis, values, described.averaging)
-
-
-def _put(run: RawRun, step: float | None, axis: Axis, values: dict[str, Token], averaging: str) -> None:
     for name, value in values.items():
-        if value in (None, "", b""):
-            continue
-        column = run.column(name, axis, averaging if name == "training_loss" else "")
-        column.steps.append(column.points + 1 if step is None else step)
-        column.values.append(value)
+        run.add(name, axis, step, value)
+    if described.averaging and "training_loss" in run.columns:
+        run.columns["training_loss"].averaging = described.averaging

@@ -63,4 +63,5 @@ READER = Reader(
     matches,
     read,
     "Set logging_steps so that the Trainer logs its loss at all.",
+    takes_columns=True,
 )

@@ -7,7 +7,7 @@ from fp8migrate.records.collect import Collector, RawRun
 from fp8migrate.records.quantities import meaning
 from fp8migrate.records.readers.base import Options, Reader
 from fp8migrate.records.source import Source
-from fp8migrate.records.tokens import Token
+from fp8migrate.records.tokens import Token, is_number
 
 _MAX_LINE = 8192
 # A dict is read by pattern, not as Python: `nan` is no literal, and values keep the digits that they were printed with.
@@ -52,15 +52,7 @@ def _row(line: bytes) -> Row | None:
 
 def _is_log(row: Row) -> bool:
     """Whether a dict is of numbers that were logged, and not of arguments such as {'loss': 'mse'}."""
-    return _SUMMARY in row or any(_is_number(row[key]) for key in _LOSSES if key in row)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return _SUMMARY in row or any(is_number(row[key]) for key in _LOSSES if key in row)
 
 
 def _run(collected: Collector, row: Row, epochs: dict[int, float]) -> RawRun:
@@ -68,7 +60,7 @@ def _run(collected: Collector, row: Row, epochs: dict[int, float]) -> RawRun:
     epoch = row.get("epoch", "")
     run = collected.run
     run.note("the log counts nothing: its rows were numbered from 1")
-    if not _is_number(epoch):
+    if not is_number(epoch):
         return run
     now = float(epoch)
     if now < epochs.get(1, now):
@@ -113,4 +105,5 @@ READER = Reader(
     matches,
     read,
     "Set logging_steps so that the Trainer prints its loss, or give its trainer_state.json.",
+    takes_columns=True,
 )

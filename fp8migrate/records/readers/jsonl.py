@@ -61,4 +61,4 @@ def _row(line: bytes) -> Any:
         return None
 
 
-READER = Reader("jsonl", "JSON lines", matches, read)
+READER = Reader("jsonl", "JSON lines", matches, read, takes_columns=True)

@@ -38,7 +38,5 @@ def mean_over_interval(collected: Collector, label: str) -> None:
 def put_changed(run: RawRun, label: str, step: float, value: bytes, last: bytes) -> None:
     """A point of a value that a program prints on every line until it has the next: kept only where it changed."""
     if value != last:
-        column = run.column(label)
-        column.steps.append(step)
-        column.values.append(value)
+        run.add(label, "steps", step, value)
         run.note(f"{label} stands on every line until the next validation: a point is taken where it changes")

@@ -116,4 +116,4 @@ def _value(value: object) -> Token:
     return None if value == _MISSING or not is_token(value) else token(value)
 
 
-READER = Reader("megatron-golden", "golden values of Megatron-LM or Megatron-Bridge", matches, read)
+READER = Reader("megatron-golden", "golden values of Megatron-LM or Megatron-Bridge", matches, read, takes_columns=True)

@@ -49,4 +49,5 @@ READER = Reader(
     matches,
     read,
     "The file's name is the metric's. Give the file of the loss, or say what this one holds: --columns training_loss=NAME.",
+    takes_columns=True,
 )

@@ -98,14 +98,9 @@ def _label(key: str, run: RawRun) -> str:
 
 def _put(run: RawRun, label: str, at: tuple[float, Axis], value: Token) -> None:
     step, axis = at
-    column = run.column(label, axis)
-    if column.axis != axis:
-        run.note(f"{label}: points on another axis than {column.axis} were left out")
-        return
     if axis == "epochs" and step > _MANY_EPOCHS:
         run.note("epoch_num is too large for epochs: it counts samples or tokens")
-    column.steps.append(step)
-    column.values.append(value)
+    run.add(label, axis, step, value)
 
 
-READER = Reader("mlperf", "MLPerf's training log", matches, read)
+READER = Reader("mlperf", "MLPerf's training log", matches, read, takes_columns=True)

@@ -11,7 +11,6 @@ from fp8migrate.records.collect import Collector, RawRun
 from fp8migrate.records.logs import Axis
 from fp8migrate.records.quantities import axis_of, meaning
 from fp8migrate.records.readers.base import Options
-from fp8migrate.records.tokens import Array, Token, missing, numbers
 
 MAX_COLUMNS = 2000
 _MAX_DEPTH = 3
@@ -45,67 +44,44 @@ def _add_alike(collected: Collector, rows: Sequence[Row], options: Options) -> b
         return False
     if not collected.continues(steps):
         return False
-    columns = []
-    for name, values in wanted:
-        found = _whole(values)
-        if found is None:
-            return False
-        columns.append((name, found, values))
-    run = collected.bulk(steps, columns, counts[1])
-    _note_unused(run, labels, [label for label, _ in _wanted(labels, options)])
+    if not all(_alike(values) for _, values in wanted):
+        return False
+    run = collected.bulk(steps, wanted, counts[1])
+    _note_unused(run, labels, options)
     return True
 
 
-def _whole(values: list[Any]) -> Array | None:
-    """A column of numbers, or of text that is numbers, without a missing value; None for any other."""
+def _alike(values: list[Any]) -> bool:
+    """Whether a column is all numbers or all text without a gap; anything else is looked at value by value."""
     kinds = set(map(type, values))
-    if kinds == {str}:
-        found = numbers(values)
-        return None if missing(values, found).any() else found
-    try:
-        return np.array(values, dtype=np.float64) if kinds <= {float, int} else None
-    except OverflowError:
-        return None
+    return kinds <= {float, int} or (kinds == {str} and "" not in values)
 
 
 def _add_row(collected: Collector, row: Row, options: Options) -> None:
     labels = list(row)[:MAX_COLUMNS]
-    wanted = _wanted(labels, options)
-    values = [(name, row[label]) for label, name in wanted if type(row[label]) in (str, bytes, float, int)]
+    values = [(name, row[label]) for label, name in _wanted(labels, options) if type(row[label]) in (str, bytes, float, int)]
     run_label = _run_label(labels, options)
-    run = collected.named(str(row[run_label])[:_MAX_NAME]) if run_label else None
+    name = str(row[run_label])[:_MAX_NAME] if run_label else ""
     counts = _counter(labels, options)
-    if counts is None:
-        if any(meaning(label) for label, _ in values):
-            _number_row(run or collected.run, values)
-        else:
+    if counts is None and values and "step" not in options.columns:
+        run = collected.named(name) if name else collected.run
+        run.note("rows that count nothing were numbered from 1")
+        for label, value in values:
+            run.add(label, "points", None, value)
+        return
+    step = _step(row[counts[0]]) if counts else None
+    if step is None or counts is None:
+        if any(value not in ("", b"") for _, value in values) or not counts:
             collected.skip(str(dict(list(row.items())[:8])))
         return
+    _note_unused(collected.put(step, values, counts[1], name), labels, options)
+
+
+def _step(value: object) -> float | None:
     try:
-        step = float(row[counts[0]])
-    except (TypeError, ValueError, OverflowError):
-        if values:
-            collected.skip(str(dict(list(row.items())[:8])))
-        return
-    if run is None:
-        run = collected.put(step, values, counts[1])
-        _note_unused(run, labels, [label for label, _ in wanted])
-        return
-    _note_unused(run, labels, [label for label, _ in wanted])
-    for label, value in values:
-        if value not in ("", b"", None):
-            column = run.column(label, counts[1])
-            column.steps.append(step)
-            column.values.append(value)
-
-
-def _number_row(run: RawRun, values: Sequence[tuple[str, Token]]) -> None:
-    """A row without anything that counts: each column's values are numbered from 1."""
-    run.note("the log counts nothing: its rows were numbered from 1")
-    for label, value in values:
-        column = run.column(label, "points")
-        column.steps.append(len(column.steps) + 1)
-        column.values.append(value)
+        return float(value) if isinstance(value, str | bytes | float | int) else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _counter(labels: list[str], options: Options) -> tuple[str, Axis] | None:
@@ -139,9 +115,9 @@ def _wanted(labels: Sequence[str], options: Options) -> list[tuple[str, str]]:
     return found
 
 
-def _note_unused(run: RawRun, labels: Sequence[str], used: Sequence[str]) -> None:
-    aside = {*used, *_AXIS_LABELS}
-    run.unused.update(dict.fromkeys(label for label in labels if label.lower() not in aside and label not in aside))
+def _note_unused(run: RawRun, labels: Sequence[str], options: Options) -> None:
+    used = {*(label for label, _ in _wanted(labels, options)), options.columns.get("step"), options.columns.get("run")}
+    run.unused.update({label: None for label in labels if label not in used and label.lower() not in _AXIS_LABELS})
 
 
 def _flat(row: Row, prefix: str = "", depth: int = 0) -> dict[str, Any]:

@@ -77,4 +77,5 @@ READER = Reader(
     matches,
     read,
     "Name the tag of the loss with --columns training_loss=TAG.",
+    takes_columns=True,
 )

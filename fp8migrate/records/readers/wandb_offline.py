@@ -104,4 +104,4 @@ def _json(text: str) -> Any:
         return None
 
 
-READER = Reader("wandb-offline", "an offline file of W&B", matches, read)
+READER = Reader("wandb-offline", "an offline file of W&B", matches, read, takes_columns=True)

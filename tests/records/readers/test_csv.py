@@ -8,7 +8,7 @@ import pytest
 
 from fp8migrate.errors import UsageError
 from fp8migrate.records.collect import Collector
-from fp8migrate.records.logs import LogRecord
+from fp8migrate.records.logs import LogRecord, Quantity
 from fp8migrate.records.readers.base import Options
 from tests.records.readers.logs import read
 from tests.records.readers.reading import claimed_by
@@ -39,8 +39,8 @@ WANDB = (
 )
 
 
-def points(record: LogRecord, name: str = "training_loss") -> dict[float, float]:
-    one = record.series[name]  # type: ignore[index]
+def points(record: LogRecord, name: Quantity = "training_loss") -> dict[float, float]:
+    one = record.series[name]
     return dict(zip(one.steps.tolist(), one.values.tolist(), strict=True))
 
 

@@ -124,3 +124,48 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory,
 def test_standard_input_is_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source("standard input", None, rows({"step": 1, "loss": 3.0}).encode())
     assert read_log(source)[0].series["training_loss"].values.tolist() == [3.0]
+
+
+def test_digits_are_those_at_the_size_of_the_last_values(tmp_path: Path) -> None:
+    """Four decimals: six digits above 10, five below, of which the last can be zeros that JSON does not write."""
+    losses = [10.8125, 9.1234, 3.2512, 3.25]
+    (run,) = read(tmp_path, rows(*({"step": step, "loss": loss} for step, loss in enumerate(losses, 1))))
+    assert run.series["training_loss"].digits == 5
+
+
+def test_a_row_without_a_step_is_no_step_of_a_log_that_counts(tmp_path: Path) -> None:
+    text = rows({"loss": 11.0}, {"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"loss": 9.0})
+    (run,) = read(tmp_path, text)
+    assert (run.series["training_loss"].axis, run.series["training_loss"].values.tolist()) == ("steps", [3.0, 2.0])
+    assert any("left out" in note for note in run.notes)
+
+
+def test_rows_that_count_nothing_are_numbered_on(tmp_path: Path) -> None:
+    (run,) = read(tmp_path, rows(*({"loss": float(loss)} for loss in (5, 4, 3))))
+    assert (run.series["training_loss"].axis, run.series["training_loss"].steps.tolist()) == ("points", [1, 2, 3])
+
+
+def test_a_run_of_a_name_that_begins_again_is_another_run(tmp_path: Path) -> None:
+    text = rows(*({"run": "a", "step": step, "loss": float(step)} for step in (1, 2, 3, 1, 2)))
+    first, second = read(tmp_path, text)
+    assert (first.name, second.name) == ("a", "a#2")
+    assert [len(run.series["training_loss"].steps) for run in (first, second)] == [3, 2]
+
+
+@pytest.mark.parametrize("columns", ["training_loss=cee", "training_loss=ce,step=tt"])
+def test_a_named_column_that_is_not_there_is_an_error(tmp_path: Path, columns: str) -> None:
+    text = rows({"t": 1, "ce": 2.5, "loss": 3.5}, {"t": 2, "ce": 2.25, "loss": 3.5})
+    with pytest.raises(UsageError, match="has no column"):
+        read(tmp_path, text, Options(columns=parse_columns([columns])))
+
+
+def test_formats_with_their_own_names_take_no_columns(tmp_path: Path) -> None:
+    text = " iteration        1/      9 | lm loss: 2.5E+00 |\n"
+    with pytest.raises(UsageError, match="names of its own"):
+        read(tmp_path, text, Options(columns={"training_loss": "ce"}))
+
+
+@pytest.mark.parametrize("label", ["train/z_loss", "eval/aux_loss", "train/moe_balance_loss"])
+def test_parts_of_a_loss_are_not_taken_for_the_loss(tmp_path: Path, label: str) -> None:
+    with pytest.raises(UsageError, match="holds no loss"):
+        read(tmp_path, rows({"step": 1, label: 3.0}))

@@ -92,3 +92,19 @@ def test_lines_in_bulk_and_one_by_one_are_the_same(tmp_path: Path) -> None:
     assert left.steps.tolist() == right.steps.tolist()
     assert left.values.tolist() == right.values.tolist()
     assert left.digits == right.digits == 7
+
+
+def test_each_run_of_a_file_keeps_its_own_validations(tmp_path: Path) -> None:
+    """They stand between the steps of their run, and must not all fall to the last one."""
+    said = " validation loss at iteration {} | lm loss value: {} | lm loss PPL: 1.0E+01 | \n"
+    first = line(1, "5.0") + line(2, "4.5") + said.format(2, "4.75")
+    second = line(1, "5.5") + said.format(1, "5.25") + line(2, "4.0")
+    runs = read(tmp_path, first + second)
+    found = [(run.series["validation_loss"].steps.tolist(), run.series["validation_loss"].values.tolist()) for run in runs]
+    assert found == [([2], [4.75]), ([1], [5.25])]
+
+
+def test_what_is_no_number_is_missing_in_bulk_too(tmp_path: Path) -> None:
+    (run,) = read(tmp_path, line(1, "5.0") + line(2, "12:30") + line(3, "nan") + line(4, "4.0"))
+    assert run.series["training_loss"].steps.tolist() == [1, 3, 4]
+    assert np.isnan(run.series["training_loss"].values).tolist() == [False, True, False]

@@ -14,7 +14,7 @@ from tests.records.readers.reading import claimed_by
 SHARED = Path(__file__).resolve().parents[3].parent / "shared" / "logs" / "megatron-golden"
 
 
-def metric(values: Any, start: int, end: int, interval: int) -> dict[str, Any]:
+def metric(values: Any, start: int, end: int, interval: float) -> dict[str, Any]:
     return {"start_step": start, "end_step": end, "step_interval": interval, "values": values}
 
 
@@ -89,7 +89,7 @@ def test_steps_of_megatron_bridge(tmp_path: Path) -> None:
 
 def test_an_interval_that_cannot_be_is_taken_as_one(tmp_path: Path) -> None:
     for interval in (0, -5, 1e-300, True):
-        (run,) = read(tmp_path, json.dumps({"lm loss": metric([9.5, 8.5], 0, 2, interval)}))  # type: ignore[arg-type]
+        (run,) = read(tmp_path, json.dumps({"lm loss": metric([9.5, 8.5], 0, 2, interval)}))
         assert (run.series["training_loss"].steps.tolist(), run.expected_last_step) == ([0, 1], 1)
 
 

@@ -1,5 +1,7 @@
 """From the points that a reader collected to series whose steps rise: resumes, repeats, digits, missing values."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,10 +14,13 @@ Array = NDArray[np.float64]
 
 # More steps back than this are no resumes: the log is out of order.
 MAX_RESUMES = 100
+NO_COLUMNS: Mapping[str, str] = {}
 
 
-def assemble(collected: Collector, source: Source, format_name: str) -> tuple[LogRecord, ...]:
-    """The runs of one log that hold any point."""
+def assemble(
+    collected: Collector, source: Source, format_name: str, columns: Mapping[str, str] = NO_COLUMNS
+) -> tuple[LogRecord, ...]:
+    """The runs of one log that hold any point. columns: names in the log by ours, where a user gave them."""
     runs = [run for run in collected.runs if run.columns]
     found = []
     seen: dict[str, int] = {}
@@ -24,7 +29,7 @@ def assemble(collected: Collector, source: Source, format_name: str) -> tuple[Lo
         seen[name] = seen.get(name, 0) + 1
         if seen[name] > 1:
             name = f"{name}#{seen[name]}"
-        series, unused, notes = _series(run)
+        series, unused, notes = _series(run, columns)
         more = [f"run {number} of {len(runs)} in this file"] if len(runs) > 1 and not run.name else []
         found.append(
             LogRecord(
@@ -46,7 +51,7 @@ def assemble(collected: Collector, source: Source, format_name: str) -> tuple[Lo
     return tuple(found)
 
 
-def _series(run: RawRun) -> tuple[dict[Quantity, LogSeries], tuple[str, ...], list[str]]:
+def _series(run: RawRun, columns: Mapping[str, str]) -> tuple[dict[Quantity, LogSeries], tuple[str, ...], list[str]]:
     """One series a quantity: of several columns of one, the best-ranked, then the one with most points."""
     candidates: dict[Quantity, list[tuple[Meaning, str, Column]]] = {}
     unused = list(run.unused)
@@ -61,7 +66,7 @@ def _series(run: RawRun) -> tuple[dict[Quantity, LogSeries], tuple[str, ...], li
     for quantity, several in candidates.items():
         several.sort(key=lambda item: (item[0].rank, -item[2].points))
         known, label, column = several[0]
-        one, problems = _one(quantity, label, known, column)
+        one, problems = _one(quantity, columns.get(label, label), known, column)
         if one is not None:
             found[quantity] = one
         notes += problems

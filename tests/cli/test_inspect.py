@@ -37,7 +37,7 @@ def test_named_columns(fp8migrate: Command, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(rows({"t": 1, "ce": 2.5}, {"t": 2, "ce": 2.25}))
     assert "holds no loss" in fp8migrate("inspect", "a.jsonl").stderr
     shown = fp8migrate("inspect", "a.jsonl", "--columns", "training_loss=ce,step=t")
-    assert "training loss" in shown.stdout
+    assert "training loss (`ce`)" in shown.stdout
     assert "steps 1 to 2" in shown.stdout
 
 

@@ -7,15 +7,17 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from fp8migrate import __version__
 from fp8migrate.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
     from fp8migrate.engine.study import Study
+    from fp8migrate.plan.policy import Policy
     from fp8migrate.terminal import TerminalObserver
     from fp8migrate.verdict import VerdictName
 
@@ -23,6 +25,42 @@ EXIT_CODES = (
     "Exit codes: 0 pass · 1 our bug · 2 usage or plan · 3 fail · 4 inconclusive or screened · "
     "5 stopped from outside (full disk, signal), so there is no evidence."
 )
+
+# Options that take every word up to the next option, as a shell user expects of a list of files.
+_GREEDY = ("--against", "--floor")
+# Options that hold for the side of `--against` where they stand behind it.
+_SIDED = {"--runs": "--against-runs", "--skip-runs": "--against-skip-runs"}
+
+
+class Sides(TyperCommand):
+    """`compare a b --against d e f` is two against three."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, spread(args))
+
+
+def spread(args: list[str]) -> list[str]:
+    """`--against d e --runs x` → `--against d --against e --against-runs x`. What stands behind `--` is left alone."""
+    found: list[str] = []
+    greedy, candidate = "", False
+    for place, word in enumerate(args):
+        if word == "--":
+            return [*found, *args[place:]]
+        if word.startswith("-") and word != "-":
+            name, equals, value = word.partition("=")
+            candidate = candidate or name == "--against"
+            greedy = name if name in _GREEDY else ""
+            swapped = _SIDED.get(name, name) if candidate else name
+            if not greedy or equals:
+                found.append(f"{swapped}{equals}{value}")
+            elif place + 1 == len(args) or (args[place + 1].startswith("-") and args[place + 1] != "-"):
+                found.append(word)  # nothing follows: the parser says so
+        elif greedy:
+            found += [greedy, word]
+        else:
+            found.append(word)
+    return found
+
 
 app = typer.Typer(
     name="fp8migrate",
@@ -182,6 +220,86 @@ def inspect(
             raise typer.Exit(ExitCode.USAGE)
 
 
+@app.command(cls=Sides)
+def compare(
+    logs: Annotated[list[str], typer.Argument(metavar="BASELINE…", help="The BF16 runs: logs, folders, patterns; FILE::RUN.")],
+    against: Annotated[list[str], typer.Option("--against", metavar="CANDIDATE…", help="The FP8 runs, up to the next option.")],
+    floor: Annotated[
+        list[str] | None, typer.Option("--floor", metavar="LOG…", help="Further BF16 runs: how far equal runs end apart.")
+    ] = None,
+    runs: Annotated[
+        str, typer.Option("--runs", metavar="PATTERN", help="Of files with several runs, these; for the side it stands on.")
+    ] = "",
+    skip_runs: Annotated[str, typer.Option("--skip-runs", metavar="PATTERN", help="But not these.")] = "",
+    against_runs: Annotated[str, typer.Option("--against-runs", hidden=True)] = "",
+    against_skip_runs: Annotated[str, typer.Option("--against-skip-runs", hidden=True)] = "",
+    margin: Annotated[
+        str, typer.Option("--margin", metavar="NAME|X", help="standard (0.25 %), strict (0.10 %), fp4 (1.0 %), 0.005 or 0.5%.")
+    ] = "standard",
+    serve: Annotated[str, typer.Option("--serve", metavar="bf16|fp8", help="Precision in which it will be served.")] = "bf16",
+    serve_margin: Annotated[
+        str, typer.Option("--serve-margin", metavar="X", help="Margin of logged losses under --serve fp8.")
+    ] = "",
+    forward_penalty: Annotated[
+        str, typer.Option("--forward-penalty", metavar="X", help="What the FP8 forward alone adds; 0: validated under BF16.")
+    ] = "",
+    endpoint: Annotated[
+        list[str] | None, typer.Option("--endpoint", metavar="LOSS", help="validation_loss, training_loss; repeatable.")
+    ] = None,
+    min_speedup: Annotated[
+        float | None, typer.Option("--min-speedup", metavar="X", help="Fail below this speed, candidate / baseline.")
+    ] = None,
+    max_memory: Annotated[
+        float | None, typer.Option("--max-memory", metavar="X", help="Fail above this peak memory, candidate / baseline.")
+    ] = None,
+    attest: Annotated[
+        list[str] | None,
+        typer.Option("--attest", metavar="NAME='WHO: WHAT'", help="Answer for data, configuration, fp8, schedule."),
+    ] = None,
+    require: Annotated[
+        list[str] | None, typer.Option("--require", metavar="NAME", help="Nothing passes while this is not known. Repeatable.")
+    ] = None,
+    format_name: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="Read the logs as this format, or as a YAML file describes.")
+    ] = "",
+    columns: Annotated[
+        list[str] | None,
+        typer.Option("--columns", metavar="OURS=THEIRS", help="Name a column: training_loss=ce, step=t, run=job. Repeatable."),
+    ] = None,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Of the report's folder.")] = "compare",
+    store: Annotated[
+        str, typer.Option("--store", metavar="FILE", help="Store the baseline for later: `--bundle` of a policy.")
+    ] = "",
+    reports: ReportsFolder = Path("reports"),
+) -> None:
+    """Judge finished runs from their logs: is FP8 as good, and is it worth it? Needs no plan, no torch, no GPU."""
+    with _guarded():
+        from fp8migrate.engine.options import policy_of
+
+        policy = policy_of(
+            logs=logs,
+            runs=runs,
+            skip_runs=skip_runs,
+            against=against,
+            against_runs=against_runs,
+            against_skip_runs=against_skip_runs,
+            floor=floor or [],
+            margin=margin,
+            serve=serve,
+            serve_margin=serve_margin,
+            forward_penalty=forward_penalty,
+            endpoint=endpoint or [],
+            min_speedup=min_speedup,
+            max_memory=max_memory,
+            attest=attest or [],
+            require=require or [],
+            format_name=format_name,
+            columns=columns or [],
+            name=name,
+        )
+        _judge(policy, reports, folder=None, store=store)
+
+
 def reports_of(file: Path, reports: Path) -> Path:
     """A report folder given by its path lies where it lies."""
     return Path(os.path.relpath(file.resolve().parent)) if file.is_dir() else reports
@@ -241,6 +359,37 @@ def _last_words(study: Study) -> Iterator[str]:
 def _exit_code(verdict: VerdictName) -> ExitCode:
     codes = {"PASS": ExitCode.PASS, "FAIL": ExitCode.FAIL}
     return codes.get(verdict, ExitCode.INCONCLUSIVE)
+
+
+def _judge(policy: Policy, reports: Path, *, folder: Path | None, store: str = "") -> None:
+    """Say the verdict at once, then write the report, then exit with what the verdict says."""
+    import shlex
+    import sys
+    from datetime import UTC, datetime
+
+    from fp8migrate.engine.compare import judge, policy_text
+    from fp8migrate.log_verdict import log_report, verdict_lines
+    from fp8migrate.report.inspection import safe_line
+
+    judged = judge(policy, folder=folder)
+    for note in judged.notes:
+        typer.echo(f"note: {safe_line(note)}", err=True)
+    report = log_report(
+        policy,
+        policy_text(policy),
+        judged.comparisons,
+        judged.results,
+        reproduce=(shlex.join(["fp8migrate", *sys.argv[1:]]),),
+        created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        version=__version__,
+    )
+    for line in verdict_lines(report):
+        typer.echo(safe_line(line, most=2000))
+    from fp8migrate.report import write_all
+
+    files = write_all(report, reports / policy.name)
+    typer.echo(f"Report: {files['html']}")
+    raise typer.Exit(_exit_code(report.verdict.name))
 
 
 def _observer() -> TerminalObserver:

@@ -11,7 +11,8 @@ from fp8migrate.plan.schema import LlamaModel, PolicyRule, PythonSourceData, Tra
 from fp8migrate.settings import Settings
 
 Arm = Literal["baseline", "control", "candidate", "floor", "sensitivity"]
-DesignName = Literal["baseline", "integration", "screen", "long_screen", "branch", "scratch"]
+# groups: finished runs that somebody else started, judged from their logs.
+DesignName = Literal["baseline", "integration", "screen", "long_screen", "branch", "scratch", "groups"]
 Forward = Literal["bf16", "fp8"]
 
 

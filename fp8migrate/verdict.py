@@ -24,7 +24,7 @@ PhaseState = Literal["passed", "failed", "inconclusive", "screened", "not_run"]
 SCHEMA_VERSION = 1
 
 # PARITY.md 2: designs whose pairs can acquit. A screen can only convict.
-ACQUITTING_DESIGNS: tuple[DesignName, ...] = ("branch", "scratch")
+ACQUITTING_DESIGNS: tuple[DesignName, ...] = ("branch", "scratch", "groups")
 
 # What a screen may leave open where longer pairs answer the same question: that it could not decide by itself.
 UNDECIDED_SCREEN = ("UNDERPOWERED", "TOO_FEW_PAIRS", "NO_SENSITIVITY")
@@ -118,7 +118,7 @@ RANKED: tuple[Row, ...] = (
         "TRUNCATED",
         "INCONCLUSIVE",
         "A run, an arm, a step or a measurement is missing.",
-        "Run again: finished runs are kept, what is missing is done.",
+        "Complete what is named and give the same command again.",
     ),
     Row(
         "FP8_NOT_ACTIVE",
@@ -139,10 +139,34 @@ RANKED: tuple[Row, ...] = (
         "Keep more layers in BF16 or choose another recipe, and confirm it on fresh data orders.",
     ),
     Row(
+        "TOO_SLOW",
+        "FAIL",
+        "The candidate is slower than the policy allows.",
+        "Look at the shapes: small GEMMs lose more in casts than they gain; keep the losers in BF16, compile the rest.",
+    ),
+    Row(
+        "TOO_MUCH_MEMORY",
+        "FAIL",
+        "The candidate takes more memory than the policy allows.",
+        "Keep no BF16 copies of the weights beside the FP8 ones, or raise the limit.",
+    ),
+    Row(
+        "GRADIENTS_GREW",
+        "FAIL",
+        "The candidate's gradient norm is above what the policy allows.",
+        "Look for layers whose gradients FP8 inflates; keep them in BF16.",
+    ),
+    Row(
+        "NOT_WORTH_IT",
+        "FAIL",
+        "What FP8 saves does not make up for what it costs in quality.",
+        "Tune the speed first: it is the gain at equal quality that counts.",
+    ),
+    Row(
         "PENALTY_UNKNOWN",
         "INCONCLUSIVE",
         "The training loss is above the margin, but how much of that is the FP8 forward alone is not known.",
-        "Validate both arms under a BF16 forward.",
+        "Validate both arms under a BF16 forward (or say what the forward alone costs: --forward-penalty).",
     ),
     Row(
         "NO_SENSITIVITY",
@@ -153,8 +177,14 @@ RANKED: tuple[Row, ...] = (
     Row(
         "TOO_FEW_PAIRS",
         "INCONCLUSIVE",
-        "Fewer pairs than a PASS needs.",
-        "Plan at least 4 pairs.",
+        "Fewer runs than a PASS needs.",
+        "A PASS needs at least 4 pairs, or 4 runs in each arm.",
+    ),
+    Row(
+        "NO_REPLICATES",
+        "INCONCLUSIVE",
+        "How much evaluations scatter from run to run is not known.",
+        "Evaluate a second BF16 run beside the first.",
     ),
     Row(
         "SUSPECT_MISMATCH",
@@ -173,6 +203,42 @@ RANKED: tuple[Row, ...] = (
         "INCONCLUSIVE",
         "The candidate has more loss spikes of its own than chance gives.",
         "Look at the spikes; lower the learning rate or lengthen the warm-up in both arms.",
+    ),
+    Row(
+        "SUPPORTING_FAILED",
+        "INCONCLUSIVE",
+        "What decides is good; a supporting metric failed.",
+        "Look at the metric named, or make it advisory in the policy.",
+    ),
+    Row(
+        "EVIDENCE_REQUIRED",
+        "INCONCLUSIVE",
+        "Evidence that the policy requires is not known.",
+        "Put the configuration beside the logs, or let somebody answer for it with --attest.",
+    ),
+    Row(
+        "SPEED_UNKNOWN",
+        "INCONCLUSIVE",
+        "Whether the candidate is fast enough cannot be told from these logs.",
+        "Log tokens per second or step times in every run, in at least two runs of each arm.",
+    ),
+    Row(
+        "MEMORY_UNKNOWN",
+        "INCONCLUSIVE",
+        "Whether the candidate needs more memory cannot be told from these logs.",
+        "Log peak memory in every run.",
+    ),
+    Row(
+        "GRADIENTS_UNKNOWN",
+        "INCONCLUSIVE",
+        "How the gradient norms compare cannot be told from these logs.",
+        "Log the gradient norm in every run.",
+    ),
+    Row(
+        "WORTH_UNKNOWN",
+        "INCONCLUSIVE",
+        "Whether FP8 is worth it cannot be told from these logs.",
+        "Log the speed in at least two runs of each arm.",
     ),
     Row(
         "UNDERPOWERED",

@@ -5,7 +5,7 @@ A new check is one function in a family's file and one line in that family's CHE
 
 from collections.abc import Sequence
 
-from fp8migrate.checks import baseline, coverage, drift, numerics, parity, stability, validity
+from fp8migrate.checks import baseline, coverage, drift, efficiency, foreign, numerics, parity, stability, validity
 from fp8migrate.checks.check import Check, E, run_checks
 from fp8migrate.checks.schema import CheckResult
 from fp8migrate.evidence.schema import BaselineEvidence, Comparison, IntegrationEvidence
@@ -15,6 +15,15 @@ PAIR_CHECKS = (*stability.CHECKS, *validity.CHECKS, *coverage.CHECKS)
 COMPARISON_CHECKS = (*PAIR_CHECKS, *drift.CHECKS, *parity.CHECKS)
 # Its runs must be as sound as any; what it is run for is the growth of the gap. The gap itself is judged over K steps.
 LONG_SCREEN_CHECKS = (*PAIR_CHECKS, *drift.LONG_SCREEN_CHECKS)
+# Finished runs of others: what only runs of our own can show (conversion, passes over the data, a bad recipe) is not asked.
+GROUP_CHECKS = (
+    *stability.CHECKS,
+    *validity.GROUP_CHECKS,
+    *foreign.CHECKS,
+    *drift.CHECKS,
+    *parity.GROUP_CHECKS,
+    *efficiency.CHECKS,
+)
 BASELINE_CHECKS = baseline.CHECKS
 INTEGRATION_CHECKS = (*coverage.INTEGRATION_CHECKS, *numerics.CHECKS)
 
@@ -40,6 +49,8 @@ def required_checks(design: DesignName) -> frozenset[str]:
 
 
 def _comparison_checks(design: DesignName) -> Sequence[Check[Comparison]]:
+    if design == "groups":
+        return GROUP_CHECKS
     return LONG_SCREEN_CHECKS if design == "long_screen" else COMPARISON_CHECKS
 
 

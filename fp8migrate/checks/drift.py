@@ -6,10 +6,10 @@ from fp8migrate.checks.check import Check, Results
 from fp8migrate.checks.schema import CheckResult, CheckStatus
 from fp8migrate.checks.stability import curves_of, longest_run, relative_gap
 from fp8migrate.checks.validity import PAIRS, RUNS
-from fp8migrate.checks.words import ENDPOINT_WORDS, counted, limit, percent
+from fp8migrate.checks.words import ENDPOINT_WORDS, counted, limit, metric_of, percent
 from fp8migrate.evidence.schema import Cell, Comparison, Endpoint
 from fp8migrate.plan.schema import LONG_SCREEN_FACTOR, MIN_PAIRS_TO_PASS
-from fp8migrate.statistics.drift import Drift, drift, widening
+from fp8migrate.statistics.drift import Drift, drift, drift_of_groups, widening
 from fp8migrate.statistics.noninferiority import Bounds, bounds
 from fp8migrate.statistics.power import MAX_PAIRS, pairs_needed
 
@@ -37,13 +37,15 @@ def no_widening(comparison: Comparison) -> Results:
             cell = comparison.cell("candidate", endpoint, fraction)
             found = _drift(comparison, cell) if cell else None
             if found:
-                results.append(_judged_drift(found, comparison.margin_of(endpoint), fraction))
+                results.append(_judged_drift(found, comparison.margin_of(endpoint), fraction, endpoint))
     # One pair has no trend to bound; pairs that should be there and are not show as TRUNCATED.
-    return results or [CheckResult("no_widening", "skipped", "fewer than two whole pairs to take a trend from", advisory=True)]
+    return results or [CheckResult("no_widening", "skipped", "fewer than two whole runs to take a trend from", advisory=True)]
 
 
 def _drift(comparison: Comparison, cell: Cell) -> Drift | None:
     """Trend over the pairs of a cell whose curves are whole; None with fewer than two."""
+    if cell.groups is not None:
+        return _group_drift(comparison, cell.groups)
     finals = {delta.pair: delta.value for delta in cell.deltas}
     gaps = {curves.pair: relative_gap(curves) for curves in curves_of(comparison, "candidate", cell.fraction)}
     growth = {pair: widening(gap) for pair, gap in gaps.items() if pair in finals and gap.size >= LEAST_STEPS_FOR_DRIFT}
@@ -54,7 +56,17 @@ def _drift(comparison: Comparison, cell: Cell) -> Drift | None:
     return drift(growths, final, HORIZON, cell.sampling_error or 0.0)
 
 
-def _judged_drift(found: Drift, margin: float, fraction: float | None) -> CheckResult:
+def _group_drift(comparison: Comparison, finals: tuple[tuple[float, ...], tuple[float, ...]]) -> Drift | None:
+    """Trend of unpaired groups; None where an arm has fewer than two runs or their curves no trend."""
+    growths = comparison.groups.growths if comparison.groups else ((), ())
+    sizes = [(len(growth), len(final)) for growth, final in zip(growths, finals, strict=True)]
+    if any(left != right or right < 2 for left, right in sizes) or not np.isfinite([*growths[0], *growths[1]]).all():
+        return None
+    logs = tuple(np.log(final) for final in finals)
+    return drift_of_groups(growths, (logs[0], logs[1]), HORIZON)
+
+
+def _judged_drift(found: Drift, margin: float, fraction: float | None, endpoint: Endpoint) -> CheckResult:
     grown, projected = found.widening, found.projected
     summary = (
         f"gap grew by {percent(grown.mean)} (from {percent(grown.lower)}) between 50–60 % and the last 10 % of the run; "
@@ -73,6 +85,7 @@ def _judged_drift(found: Drift, margin: float, fraction: float | None) -> CheckR
         unit="relative",
         interval=(projected.lower, projected.upper),
         fraction=fraction,
+        metric=metric_of(endpoint),
     )
 
 

@@ -3,16 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from fp8migrate.checks.check import Check, Need, Results
 from fp8migrate.checks.schema import CheckResult, CheckStatus
 from fp8migrate.checks.stability import curves_of, diverged_runs, forward_penalty, is_non_finite
 from fp8migrate.checks.validity import PAIRS, RUNS
-from fp8migrate.checks.words import ENDPOINT_WORDS, counted, labels, limit, percent
-from fp8migrate.evidence.schema import Cell, Comparison, Endpoint
+from fp8migrate.checks.words import ENDPOINT_WORDS, counted_runs, labels, limit, metric_of, percent
+from fp8migrate.evidence.schema import AS_LOGGED, Cell, Comparison, Endpoint
 from fp8migrate.plan.schema import MIN_PAIRS_TO_PASS
-from fp8migrate.statistics.noninferiority import Bounds, bounds, holm
+from fp8migrate.statistics.noninferiority import Bounds, holm
 from fp8migrate.statistics.permutation import LEAST_PAIRS, sign_flip_p_value
 from fp8migrate.statistics.power import MAX_PAIRS, pairs_needed
 from fp8migrate.statistics.tokens import share_to_make_up
@@ -44,9 +42,9 @@ def _judge(comparison: Comparison) -> dict[Place, _Judged]:
     for endpoint in comparison.primary:
         for fraction in comparison.fractions:
             cell = comparison.cell("candidate", endpoint, fraction)
-            if cell and cell.deltas and np.isfinite(cell.values).all():
+            if cell and cell.finite:
                 cells[endpoint, fraction] = cell
-    found = {place: bounds(cell.values, cell.sampling_error or 0.0) for place, cell in cells.items()}
+    found = {place: cell.bounds for place, cell in cells.items()}
     limits = {place: fail_limit(comparison, *place) for place in cells}
     # An unknown penalty cannot be tested; as a hypothesis never rejected it still counts in Holm's correction.
     p_values = [1.0 if (most := limits[place]) is None else found[place].p_above(most) for place in cells]
@@ -58,9 +56,9 @@ def _judge(comparison: Comparison) -> dict[Place, _Judged]:
 
 
 def fail_limit(comparison: Comparison, endpoint: Endpoint, fraction: float | None) -> float | None:
-    """m, or m + p for a training loss under an FP8 forward of a model served in BF16 (PARITY.md 3); None: p is unknown."""
+    """m, or m + p for a loss under an FP8 forward of a model served in BF16 (PARITY.md 3); None: p is unknown."""
     margin = comparison.margin_of(endpoint)
-    if endpoint != "training_loss" or comparison.serve == "fp8":
+    if endpoint not in AS_LOGGED or comparison.serve == "fp8":
         return margin
     penalty = forward_penalty(comparison, fraction, "candidate")
     return None if penalty is None else margin + max(0.0, penalty)
@@ -69,8 +67,8 @@ def fail_limit(comparison: Comparison, endpoint: Endpoint, fraction: float | Non
 def _result(comparison: Comparison, place: Place, judged: _Judged | None) -> CheckResult:
     endpoint, fraction = place
     if judged is None:
-        summary = f"{ENDPOINT_WORDS[endpoint]}: no finite gap to judge in every pair"
-        return CheckResult("parity", "inconclusive", summary, "TRUNCATED", fraction=fraction)
+        summary = f"{ENDPOINT_WORDS[endpoint]}: no finite gap to judge in every {'run' if comparison.groups else 'pair'}"
+        return CheckResult("parity", "inconclusive", summary, "TRUNCATED", fraction=fraction, metric=metric_of(endpoint))
     status, code, why = _verdict(judged)
     b = judged.bounds
     return CheckResult(
@@ -82,23 +80,25 @@ def _result(comparison: Comparison, place: Place, judged: _Judged | None) -> Che
         limit=judged.margin,
         unit="relative",
         interval=(b.lower, b.upper),
-        evidence=tuple(f"pair {delta.pair}" for delta in judged.cell.deltas),
+        evidence=tuple(f"{judged.cell.unit} {delta.pair}" for delta in judged.cell.deltas),
         fraction=fraction,
+        metric=metric_of(endpoint),
     )
 
 
 def _verdict(judged: _Judged) -> tuple[CheckStatus, str, str]:
     """The rows of PARITY.md 4 that a single cell decides, in their order."""
     b, margin = judged.bounds, judged.margin
-    pairs = counted(b.n, "pair")
-    said = f", {percent(b.lower)} to {percent(b.upper)}, {pairs}, margin {limit(margin)}"
+    pairs = counted_runs(judged.cell)
+    span = f", {percent(b.lower)} to {percent(b.upper)}" if b.n > 1 else ""
+    said = f"{span}, {pairs}, margin {limit(margin)}"
     if judged.convicted:
         more = "" if judged.fail_limit == margin else f" and the forward penalty, {limit(judged.fail_limit or 0.0)} together"
         return "fail", "GAP", f": lower bound {percent(b.lower)} is above the margin {limit(margin)}{more} ({pairs})"
     if judged.fail_limit is None and b.lower > margin:
         return "inconclusive", "PENALTY_UNKNOWN", f"{said}: above it, but the forward penalty in it is not known"
     if b.n < MIN_PAIRS_TO_PASS:
-        return "inconclusive", "TOO_FEW_PAIRS", f"{said}: a PASS needs {MIN_PAIRS_TO_PASS} pairs"
+        return "inconclusive", "TOO_FEW_PAIRS", f"{said}: a PASS needs {_at_least(judged.cell)}"
     if b.upper < -margin:
         return "inconclusive", "SUSPECT_MISMATCH", f"{said}: better than can be true"
     if b.upper < margin:
@@ -108,35 +108,45 @@ def _verdict(judged: _Judged) -> tuple[CheckStatus, str, str]:
     return "inconclusive", "UNDERPOWERED", f"{said}: {_need(judged)}"
 
 
+def _at_least(cell: Cell) -> str:
+    return f"{MIN_PAIRS_TO_PASS} pairs" if cell.groups is None else f"{MIN_PAIRS_TO_PASS} runs in each arm"
+
+
 def _need(judged: _Judged) -> str:
     """What a new design would need, at the spread seen and the gap seen, if that gap is below the margin."""
     b, margin = judged.bounds, judged.margin
     gap = max(b.mean, 0.0)
     if gap >= margin:
-        return "the gap itself is at the margin; more pairs would more likely fail than pass"
+        return f"the gap itself is at the margin; more {judged.cell.unit}s would more likely fail than pass"
     error = judged.cell.sampling_error or 0.0
     if (pairs := pairs_needed(b.sd, margin, gap, error)) is not None:
-        return f"a new design needs {pairs} pairs for 80 % power at this gap and spread"
+        what = "pairs" if judged.cell.groups is None else "runs in each arm"
+        return f"a new design needs {pairs} {what} for 80 % power at this gap and spread"
     if pairs_needed(b.sd, margin, gap) is not None:
         return f"the held-out documents leave ± {percent(error, signed=False)} open in every pair; validate on more tokens"
+    if judged.cell.groups is not None:
+        return f"more than {MAX_PAIRS} runs in each arm would be needed at this gap and spread; pairs of runs are quieter"
     return f"more than {MAX_PAIRS} pairs would be needed at this gap and spread; quieter pairs are needed (a later start)"
 
 
 def _notes(comparison: Comparison, judged: _Judged) -> str:
     """What stands behind a number: unknown documents; the gap in training time, where it is above zero."""
     notes = []
-    if judged.cell.sampling_error is None and judged.cell.endpoint != "training_loss":
+    if judged.cell.sampling_error is None and judged.cell.endpoint not in AS_LOGGED:
         notes.append("sampling error of the held-out documents unknown, counted as 0")
-    if comparison.design == "scratch" and judged.bounds.mean > 0:
-        share = _extra_training(comparison, judged.bounds.mean, judged.cell.fraction)
+    if comparison.design in ("scratch", "groups") and judged.bounds.mean > 0:
+        share = extra_training(comparison, judged.bounds.mean, judged.cell.fraction)
         if share is not None:
             notes.append(f"about {percent(share)} BF16 training would make up for it")
     return f"; {'; '.join(notes)}" if notes else ""
 
 
-def _extra_training(comparison: Comparison, gap: float, fraction: float | None) -> float | None:
+def extra_training(comparison: Comparison, gap: float, fraction: float | None) -> float | None:
+    """BF16 training, as a share of the run, that makes up for a relative gap; None where the curve does not tell."""
     curves = next(iter(curves_of(comparison, "candidate", fraction)), None)
-    return None if curves is None else share_to_make_up(gap, curves.baseline.steps, curves.baseline.values)
+    if curves is None or curves.baseline.steps.size == 0:
+        return None
+    return share_to_make_up(gap, curves.baseline.steps, curves.baseline.values)
 
 
 def sensitivity(comparison: Comparison) -> Results:
@@ -185,7 +195,7 @@ def _sensitivity_excess(comparison: Comparison) -> Mapping[Place, tuple[Bounds, 
     endpoints: set[Endpoint] = {*comparison.primary, "training_loss"}
     found = {}
     for cell in comparison.cells:
-        if cell.arm != "sensitivity" or cell.endpoint not in endpoints or not np.isfinite(cell.values).all():
+        if cell.arm != "sensitivity" or cell.endpoint not in endpoints or not cell.finite:
             continue
         most = comparison.margin_of(cell.endpoint)
         if cell.endpoint == "training_loss" and comparison.serve == "bf16":
@@ -194,7 +204,7 @@ def _sensitivity_excess(comparison: Comparison) -> Mapping[Place, tuple[Bounds, 
                 continue
             most += max(0.0, penalty)
         if len(cell.deltas) > 1:
-            found[cell.endpoint, cell.fraction] = bounds(cell.values, cell.sampling_error or 0.0), most
+            found[cell.endpoint, cell.fraction] = cell.bounds, most
     return found
 
 
@@ -202,37 +212,43 @@ def side_by_side(comparison: Comparison) -> Results:
     """Numbers that inform and do not decide: forward penalty, floor, module swap, training loss."""
     results = []
     for cell in comparison.cells:
-        if (name := _informing(comparison, cell)) and np.isfinite(cell.values).all():
-            results.append(_informative(name, cell))
+        if (name := _informing(comparison, cell)) and cell.finite:
+            results.append(_informative(name, cell, groups=comparison.groups is not None))
     return results or [CheckResult("side_by_side", "skipped", "neither floor, control nor forward penalty was measured")]
 
 
 def _informing(comparison: Comparison, cell: Cell) -> str | None:
-    names = {
-        ("candidate", "forward_penalty"): "forward_penalty",
-        ("candidate", "training_loss"): "training_loss",
-        ("floor", comparison.primary[0]): "floor",
-        ("control", comparison.primary[0]): "module_swap",
-    }
-    name = names.get((cell.arm, cell.endpoint))
-    return None if name == "training_loss" and "training_loss" in comparison.primary else name
+    """The name of the check that tells a cell; None for one that is judged, or of an endpoint beside the first."""
+    if cell.arm == "candidate" and cell.endpoint in comparison.primary:
+        return None
+    if cell.arm in ("floor", "control") and cell.endpoint != comparison.primary[0]:
+        return None
+    names = {"floor": "floor", "control": "module_swap", "candidate": metric_of(cell.endpoint)}
+    return names.get(cell.arm)
 
 
 _MEANING = {
     "forward_penalty": "the candidate's own weights under an FP8 forward against a BF16 forward",
     "training_loss": "training loss, each arm under its own forward",
+    "validation_loss": "validation loss as logged",
+    "validation_loss_fp8": "the candidate under its FP8 forward against the baseline under BF16",
     "floor": "BF16 against BF16 one ulp apart",
     "module_swap": "the candidate's modules with FP8 off against BF16",
 }
 
 
-def _informative(name: str, cell: Cell) -> CheckResult:
-    b = bounds(cell.values, cell.sampling_error or 0.0)
-    spread = f" ± {percent(b.sd, signed=False)} over pairs" if b.n > 1 else ""
+# Their runs differ in seed or data order, whatever the users chose to repeat.
+_FLOOR_OF_GROUPS = "BF16 runs among themselves, each against the mean of the others"
+
+
+def _informative(name: str, cell: Cell, *, groups: bool) -> CheckResult:
+    b = cell.bounds
+    meaning = _FLOOR_OF_GROUPS if name == "floor" and groups else _MEANING[name]
+    spread = f" ± {percent(b.sd, signed=False)} over {cell.unit}s" if b.n > 1 else ""
     return CheckResult(
         check=name,
         status="pass",
-        summary=f"{_MEANING[name]}: {percent(b.mean)}{spread} ({counted(b.n, 'pair')})",
+        summary=f"{meaning}: {percent(b.mean)}{spread} ({counted_runs(cell)})",
         measured=b.mean,
         unit="relative",
         interval=(b.lower, b.upper) if b.n > 1 else None,
@@ -244,7 +260,7 @@ def permutation(comparison: Comparison) -> Results:
     """A sign-flip test beside the t bounds, from six pairs on: the same conclusion without normality."""
     results = []
     for (endpoint, fraction), judged in _judge(comparison).items():
-        if judged.bounds.n < LEAST_PAIRS:
+        if judged.cell.groups is not None or judged.bounds.n < LEAST_PAIRS:
             continue
         p_value = sign_flip_p_value(judged.cell.values, judged.margin)
         agrees = (p_value < judged.bounds.alpha) == (judged.bounds.upper < judged.margin)
@@ -272,3 +288,4 @@ CHECKS = (
     Check("permutation", permutation, (PAIRS,), advisory=True),
     Check("side_by_side", side_by_side, (RUNS,), advisory=True),
 )
+GROUP_CHECKS = tuple(check for check in CHECKS if check.name != "sensitivity")

@@ -16,6 +16,7 @@ class CheckResult:
     skipped without one (a pass may carry REAL_BUT_ACCEPTABLE). measured, limit, interval: in `unit`; None where the check
     has no number. summary: one sentence for people. evidence: where it can be looked up (run labels, table names).
     advisory results never decide. design: of the evidence judged; fraction: of the trunk where its pairs start.
+    metric: by which a gate policy knows it; empty where no policy has a word in it.
     """
 
     check: str
@@ -31,3 +32,4 @@ class CheckResult:
     advisory: bool = False
     design: DesignName | None = None
     fraction: float | None = None
+    metric: str = ""

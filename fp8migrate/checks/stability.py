@@ -10,7 +10,7 @@ from fp8migrate.checks.schema import CheckResult, CheckStatus
 from fp8migrate.checks.validity import PAIRS, RUNS
 from fp8migrate.checks.words import counted, labels, limit, percent, some
 from fp8migrate.evidence.endpoints import shared_steps
-from fp8migrate.evidence.schema import Comparison, PairCurves, RunFact
+from fp8migrate.evidence.schema import Comparison, Groups, PairCurves, RunFact
 from fp8migrate.jobs import Arm
 from fp8migrate.statistics import divergence as rule
 from fp8migrate.statistics.spikes import EXCESS_ALPHA, HISTORY, excess_p_value, own_spikes
@@ -25,6 +25,9 @@ def baseline_health(comparison: Comparison) -> Results:
     """No baseline is NaN, flat or without gradients, and each that ended is below a uniform guess."""
     runs = [run for run in comparison.runs if run.arm == "baseline"]
     faults = [(run, fault) for run in runs if (fault := unhealthy(run, comparison.uniform_loss))]
+    if comparison.groups and not faults:
+        told = dict(comparison.groups.not_learned)
+        faults = [(run, told[run.label]) for run in runs if run.label in told]
     if faults:
         summary = f"the BF16 baseline is unhealthy: {some([f'{run.label} {fault}' for run, fault in faults])}"
         evidence = labels([run for run, _ in faults])
@@ -75,13 +78,18 @@ def no_crash(comparison: Comparison) -> Results:
     crashed = [
         run
         for run in comparison.runs
-        if run.arm == "candidate" and _crashed(run) and (run.pair, run.fraction) in through and not is_non_finite(run)
+        if run.arm == "candidate" and _crashed(run) and _ran_through(run, through, comparison) and not is_non_finite(run)
     ]
     if crashed:
         shown = some([f"{run.label} {crash_words(run)}" for run in crashed])
         summary = f"the candidate alone crashed: {shown}"
         return [CheckResult("no_crash", "fail", summary, code="CANDIDATE_CRASH", evidence=labels(crashed))]
     return [CheckResult("no_crash", "pass", "no candidate crashed where its baseline ran through")]
+
+
+def _ran_through(run: RunFact, through: set[tuple[int, float | None]], comparison: Comparison) -> bool:
+    """Whether the baseline of its pair ran through; of finished groups, whether any baseline run did."""
+    return bool(through) if comparison.groups else (run.pair, run.fraction) in through
 
 
 def _crashed(run: RunFact) -> bool:
@@ -124,6 +132,8 @@ def diverged_runs(comparison: Comparison, arm: Arm) -> list[tuple[PairCurves, ru
             blocks = rule.gap_blocks(gap)
             levels = [floor.repeat(blocks.size // floor.size) for floor in floors if blocks.size % floor.size == 0]
             tau = rule.floor_level(np.array(levels)) if levels else np.zeros(blocks.size)
+            if comparison.groups and comparison.groups.pairing != "pairs":
+                tau = np.maximum(tau, rule.block_noise(gap))
             limits = rule.threshold(comparison.margin, tau, len(levels), penalty)
             if (verdict := rule.divergence(blocks, limits)) is not None:
                 found.append((curves, verdict))
@@ -131,7 +141,12 @@ def diverged_runs(comparison: Comparison, arm: Arm) -> list[tuple[PairCurves, ru
 
 
 def forward_penalty(comparison: Comparison, fraction: float | None, arm: Arm) -> float | None:
-    """Mean measured forward penalty of an arm at one fraction; 0 for an A/A test, which has no FP8 forward."""
+    """Mean forward penalty of an arm at one fraction, as measured or, for finished runs, as the user knows it.
+
+    0 for an A/A test, which has no FP8 forward.
+    """
+    if comparison.groups:
+        return comparison.groups.forward_penalty
     cell = comparison.cell(arm, "forward_penalty", fraction)
     if cell is not None and np.isfinite(cell.values).all():
         return float(cell.values.mean())
@@ -159,13 +174,31 @@ def not_diverged(comparison: Comparison) -> Results:
 
 
 def spikes(comparison: Comparison) -> Results:
-    """The candidate has no more spikes of its own than chance gives it."""
+    """The candidate has no more spikes of its own than chance gives it, and none that doubles the loss."""
+    if comparison.groups:
+        return _group_spikes(comparison.groups)
     found = [own_spikes(*shared_steps(curves.baseline, curves.candidate)) for curves in _candidates(comparison)]
     candidate, baseline = sum(s.candidate for s in found), sum(s.baseline for s in found)
     p_value = excess_p_value(candidate, baseline)
     summary = f"{counted(candidate, 'spike')} in the candidate alone, {baseline} in the baseline alone"
     status: CheckStatus = "inconclusive" if p_value < EXCESS_ALPHA else "pass"
     code = "SPIKES" if p_value < EXCESS_ALPHA else ""
+    return [CheckResult("spikes", status, summary, code, measured=p_value, limit=EXCESS_ALPHA, unit="probability")]
+
+
+def _group_spikes(groups: Groups) -> Results:
+    """Spikes of all runs, by how many runs each arm has; a doubled loss in the candidate alone is one too many."""
+    if groups.gross_spikes:
+        shown = some([f"{name} at {step:,g}" for name, step in groups.gross_spikes])
+        return [CheckResult("spikes", "inconclusive", f"the loss of the candidate alone more than doubled: {shown}", "SPIKES")]
+    baseline, candidate = groups.spikes
+    p_value = excess_p_value(candidate, baseline, groups.sizes[1] / sum(groups.sizes))
+    summary = (
+        f"{counted(candidate, 'spike')} in {counted(groups.sizes[1], 'candidate run')}, {baseline} in {groups.sizes[0]} of BF16"
+    )
+    excess = p_value < EXCESS_ALPHA
+    status: CheckStatus = "inconclusive" if excess else "pass"
+    code = "SPIKES" if excess else ""
     return [CheckResult("spikes", status, summary, code, measured=p_value, limit=EXCESS_ALPHA, unit="probability")]
 
 
@@ -179,6 +212,8 @@ def longest_run(comparison: Comparison) -> int:
 
 def no_spike_history(comparison: Comparison) -> str | None:
     steps = longest_run(comparison)
+    if comparison.groups and comparison.groups.gross_spikes:
+        return None
     return f"a run of {steps} steps has no {HISTORY} steps before a spike" if 0 < steps <= HISTORY else None
 
 

@@ -3,6 +3,7 @@
 from fp8migrate.checks.check import Check, Need, Results
 from fp8migrate.checks.schema import CheckResult, CheckStatus
 from fp8migrate.checks.words import counted, labels, limit, percent, short, some
+from fp8migrate.evidence.logged_settings import EVIDENCE_ROWS
 from fp8migrate.evidence.schema import Comparison, RunFact
 
 # A rounded loss is a multiple of 10^(1 − digits) of its leading digit; that quantum may use up at most half of the margin.
@@ -18,7 +19,7 @@ def completeness(comparison: Comparison) -> Results:
     faults = [(run, fault) for run in runs if (fault := run_fault(run, comparison))]
     if not comparison.decayed:
         return [_truncated("the runs stop before the learning rate has decayed")]
-    if absent := _absent_pairs(comparison):
+    if not comparison.groups and (absent := _absent_pairs(comparison)):
         return [_truncated(f"{counted(absent, 'planned run')} of the baseline or the candidate not among the jobs")]
     if faults:
         shown = some([f"{run.label}: {fault}" for run, fault in faults])
@@ -44,6 +45,9 @@ def _absent_pairs(comparison: Comparison) -> int:
 def run_fault(run: RunFact, comparison: Comparison) -> str | None:
     """What keeps a run from being whole, or None. A non-finite end is not a cut: the stability check judges it."""
     outcome = run.outcome
+    if comparison.groups:
+        failed = f"its log says that it failed: {run.outcome.detail}" if run.outcome and run.outcome.detail else ""
+        return (run.fault or failed or None) if run.non_finite_at is None else None
     if outcome is None:
         return "missing"
     if run.non_finite_at is not None or outcome.cause == "non_finite":
@@ -69,10 +73,29 @@ def same_setup(comparison: Comparison) -> Results:
             CheckResult("same_setup", "inconclusive", f"the arms differ in {shown}", code="INVALID_PAIR", evidence=settings)
         ]
     unknown = [row.setting for row in comparison.audit if row.status == "unknown"]
+    if comparison.groups:
+        return [_logged_setup(comparison, unknown)]
     same = sum(row.status == "same" for row in comparison.audit)
     rest = f"; not known: {some(unknown)}" if unknown else ""
     summary = f"the arms differ in precision alone ({counted(same, 'setting')} the same){rest}"
     return [CheckResult("same_setup", "pass", summary, evidence=tuple(unknown))]
+
+
+def _logged_setup(comparison: Comparison, unknown: list[str]) -> CheckResult:
+    """Finished runs: what their configurations say, and what is not known, which is said in every headline too."""
+    compared = [row for row in comparison.audit if row.setting not in EVIDENCE_ROWS.values()]
+    attested = [row.setting for row in comparison.audit if row.status == "attested"]
+    said = (
+        f"{counted(len(compared), 'setting')} compared, none differs beyond precision"
+        if compared
+        else "no configuration to compare"
+    )
+    parts = [
+        said,
+        *([f"attested: {some(attested)}"] if attested else []),
+        *([f"not known: {some(unknown)}"] if unknown else []),
+    ]
+    return CheckResult("same_setup", "pass", "; ".join(parts), evidence=tuple(unknown))
 
 
 def resolution(comparison: Comparison) -> Results:
@@ -110,3 +133,4 @@ CHECKS = (
     Check("resolution", resolution, (PAIRS,)),
     Check("data", data_repeated, (RUNS,), advisory=True),
 )
+GROUP_CHECKS = tuple(check for check in CHECKS if check.name != "data")

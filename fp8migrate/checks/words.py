@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from math import isfinite
 
-from fp8migrate.evidence.schema import Endpoint, RunFact
+from fp8migrate.evidence.schema import Cell, Endpoint, RunFact
 
 ENDPOINT_WORDS: dict[Endpoint, str] = {
     "validation_loss": "validation loss",
     "validation_loss_fp8": "validation loss served in FP8",
+    "logged_validation_loss": "validation loss as logged",
     "training_loss": "training loss",
     "forward_penalty": "FP8 forward penalty",
 }
@@ -30,6 +31,19 @@ def limit(value: float) -> str:
 
 def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def metric_of(endpoint: Endpoint) -> str:
+    """The name by which a gate policy knows an endpoint."""
+    return endpoint.removeprefix("logged_")
+
+
+def counted_runs(cell: Cell) -> str:
+    """`4 pairs`, or `3 against 5 runs` of unpaired groups."""
+    if cell.groups is None:
+        return counted(len(cell.deltas), "pair")
+    baseline, candidate = (len(side) for side in cell.groups)
+    return f"{baseline} against {counted(candidate, 'run')}"
 
 
 def some(names: Sequence[str], most: int = 3) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fp8migrate.evidence.schema import Obstacle
 from fp8migrate.records.logs import LogSeries
 
 Array = NDArray[np.float64]
@@ -24,7 +25,7 @@ class Aligned:
     steps: Array
     values: Array
     notes: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
+    problems: tuple[Obstacle, ...] = ()
 
 
 def align(curves: Sequence[LogSeries], names: Sequence[str]) -> Aligned:
@@ -45,7 +46,7 @@ def align(curves: Sequence[LogSeries], names: Sequence[str]) -> Aligned:
             if (curve.interval or interval) < interval:
                 steps[index], values[index] = _means(steps[index], values[index], coarse, interval)
                 notes.append(f"{names[index]}: averaged over {interval:g} {axes[0]}, as the other logs are")
-    problems = _unequal_ends(steps, names, axes[0], interval)
+    problems = _unequal_ends(steps, [curve.interval or 1.0 for curve in curves], names, axes[0])
     common = steps[0]
     for other in steps[1:]:
         common = np.intersect1d(common, other, assume_unique=True)
@@ -59,7 +60,7 @@ def align(curves: Sequence[LogSeries], names: Sequence[str]) -> Aligned:
 
 
 def _nothing(curves: int, problem: str) -> Aligned:
-    return Aligned(np.empty(0), np.empty((curves, 0)), (), (problem,))
+    return Aligned(np.empty(0), np.empty((curves, 0)), (), (Obstacle("INVALID_PAIR", problem),))
 
 
 def _one_base(steps: Sequence[Array], names: Sequence[str]) -> tuple[list[Array], list[str]]:
@@ -91,14 +92,20 @@ def _means(steps: Array, values: Array, coarse: Array, interval: float) -> tuple
     return coarse[full], np.array(means, dtype=np.float64)
 
 
-def _unequal_ends(steps: Sequence[Array], names: Sequence[str], axis: str, interval: float) -> list[str]:
-    """Runs that end earlier than the longest by more than one log interval."""
+def _unequal_ends(steps: Sequence[Array], intervals: Sequence[float], names: Sequence[str], axis: str) -> list[Obstacle]:
+    """Runs that end earlier than the longest by as much as their own log interval: they would have had a further point."""
     last = [float(at[-1]) for at in steps]
     longest = max(last)
-    short = [(name, end) for name, end in zip(names, last, strict=True) if longest - end >= 2 * interval - 0.5]
+    ends = zip(names, last, intervals, strict=True)
+    short = [(name, end) for name, end, interval in ends if longest - end >= interval * (1 - 1e-9)]
     if not short:
         return []
-    shown = ", ".join(f"{name} at {end:g}" for name, end in short[:3]) + (
+    shown = ", ".join(f"{name} at {_step(end)}" for name, end in short[:3]) + (
         f" and {len(short) - 3} more" if len(short) > 3 else ""
     )
-    return [f"runs of unequal length: the longest ends at {axis[:-1]} {longest:g}, {shown}"]
+    what = f"runs of unequal length: the longest ends at {axis.removesuffix('s')} {_step(longest)}, {shown}"
+    return [Obstacle("TRUNCATED", what)]
+
+
+def _step(step: float) -> str:
+    return f"{step:.0f}" if step.is_integer() else f"{step:g}"

@@ -1,5 +1,6 @@
 """What checks look at: a Comparison of paired runs, and the findings of the baseline and integration phases."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,13 +11,19 @@ from fp8migrate.evidence.advice import Advice
 from fp8migrate.facts.operands import Gemm
 from fp8migrate.jobs import Arm, DesignName, Forward
 from fp8migrate.plan.audit import AuditRow
+from fp8migrate.plan.policy import EvidenceName
 from fp8migrate.plan.schema import NAMED_MARGINS
 from fp8migrate.records.schema import Conversion, Environment, Outcome, Series
+from fp8migrate.statistics.noninferiority import Bounds, bounds, welch_bounds
 
 # validation_loss: held-out loss under a BF16 forward: learned quality. validation_loss_fp8: the candidate under its FP8
 # forward against the baseline under BF16: what a model served in FP8 shows. training_loss: as logged, each arm under its own
 # forward. forward_penalty: the candidate's weights, FP8 forward against BF16 forward (PARITY.md 1 and 3).
-Endpoint = Literal["validation_loss", "validation_loss_fp8", "training_loss", "forward_penalty"]
+# logged_validation_loss: as somebody's log has it; under which forward it was measured is not known.
+Endpoint = Literal["validation_loss", "validation_loss_fp8", "logged_validation_loss", "training_loss", "forward_penalty"]
+
+# Those in which the FP8 forward's own penalty may stand beside lost quality (PARITY.md 3).
+AS_LOGGED: tuple[Endpoint, ...] = ("logged_validation_loss", "training_loss")
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,8 @@ class Cell:
 
     sampling_error: document-clustered standard error of the mean relative gap, from the held-out documents (PARITY.md 4,
     s_val); None where documents are unknown or the endpoint has none (then it counts as 0 and the report says so).
+    groups: losses of the baseline's and of the candidate's runs where no run belongs to one of the other arm. `deltas` then
+    has each candidate run against the baseline's mean: to be shown, not to be counted as pairs.
     """
 
     arm: Arm
@@ -45,10 +54,28 @@ class Cell:
     fraction: float | None
     deltas: tuple[Delta, ...]
     sampling_error: float | None
+    groups: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     @property
     def values(self) -> NDArray[np.float64]:
         return np.array([d.value for d in self.deltas], dtype=np.float64)
+
+    @property
+    def finite(self) -> bool:
+        """Whether there is anything to judge, and all of it is a number."""
+        return bool(self.deltas) and bool(np.isfinite(self.values).all())
+
+    @property
+    def bounds(self) -> Bounds:
+        """Of the mean gap: over pairs, or by Welch over unpaired groups. Only of a `finite` cell."""
+        if self.groups is not None:
+            return welch_bounds(*self.groups)
+        return bounds(self.values, self.sampling_error or 0.0)
+
+    @property
+    def unit(self) -> str:
+        """What it counts: `pair`, or `run` of the smaller group."""
+        return "pair" if self.groups is None else "run"
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +127,67 @@ class RunFact:
     zero_gradients: bool = False
     final_loss: float | None = None
     validated: tuple[Forward, ...] = ()
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why finished runs cannot be compared as they are. code: of the ranked table."""
+
+    code: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """One measure of both arms that tells what FP8 costs or saves, a number for each run. ratio: candidate / baseline.
+
+    metric: speed (tokens, samples or steps a second), memory (peak bytes), grad_norm (median over the final window).
+    bounds: one-sided, of the ratio. within: the interval is of blocks within one run, since an arm has only one.
+    excluded: which steps were left out, in words.
+    """
+
+    metric: Literal["speed", "memory", "grad_norm"]
+    measure: str
+    baseline: tuple[float, ...]
+    candidate: tuple[float, ...]
+    bounds: Bounds
+    within: bool
+    excluded: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """What a comparison of finished runs has beyond that of runs that we started.
+
+    pairing: as the noise of the losses tells it (statistics.pairing). sizes: runs of baseline and candidate. axis: what the
+    x values count. forward_penalty: as the user knows it; None: not known. margins: of endpoints that have one of their own.
+    gross_spikes: of the candidate alone, (run, step), where the loss more than doubled. learned: of each baseline run, why it
+    did not learn. no_fp8: what the candidate's configuration says against FP8. growths: of each run's loss between 50–60 % and
+    the last 10 % of the run, as a difference of logarithms, by arm. spikes: of the baseline's and of the candidate's runs.
+    requires: evidence without which the policy lets nothing pass. limits: of speed, memory, grad_norm and worth_it, where they
+    gate. notes: what was done to bring the logs together.
+    """
+
+    pairing: Literal["pairs", "shared", "unpaired", "unknown"]
+    sizes: tuple[int, int]
+    axis: str
+    forward_penalty: float | None
+    margins: Mapping[Endpoint, float]
+    obstacles: tuple[Obstacle, ...] = ()
+    notes: tuple[str, ...] = ()
+    gross_spikes: tuple[tuple[str, float], ...] = ()
+    not_learned: tuple[tuple[str, str], ...] = ()
+    no_fp8: str = ""
+    efficiency: tuple[Efficiency, ...] = ()
+    growths: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+    spikes: tuple[int, int] = (0, 0)
+    requires: tuple[EvidenceName, ...] = ()
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def paired(self) -> bool:
+        return self.pairing == "pairs"
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +203,7 @@ class Comparison:
     training_loss where the runs validate nothing. uniform_loss: of a model that knows nothing, nats per token.
     first_step, last_step: of the last fraction's runs; tokens: that each run trained on.
     Of a long screen alone: growth: of its gaps over those of the screen, at each primary endpoint; floor_curves: the screen's
-    floor pairs at the same start, since it runs no floor of its own.
+    floor pairs at the same start, since it runs no floor of its own. groups: of finished runs of others alone.
     """
 
     design: DesignName
@@ -146,10 +234,13 @@ class Comparison:
     last_step: int = 0
     growth: tuple[Growth, ...] = ()
     floor_curves: tuple[PairCurves, ...] = ()
+    groups: Groups | None = None
 
     def margin_of(self, endpoint: Endpoint) -> float:
         """serve_margin for what a model served in FP8 shows, else the margin (PARITY.md 3)."""
-        served = endpoint == "validation_loss_fp8" or (endpoint == "training_loss" and self.serve == "fp8")
+        if self.groups and endpoint in self.groups.margins:
+            return self.groups.margins[endpoint]
+        served = endpoint == "validation_loss_fp8" or (endpoint in AS_LOGGED and self.serve == "fp8")
         return self.serve_margin if served else self.margin
 
     def cell(self, arm: Arm, endpoint: Endpoint, fraction: float | None) -> Cell | None:

@@ -1,10 +1,13 @@
-"""The audit: every setting of two arms, as same, different or unknown. What differs beyond precision spoils a pair."""
+"""The audit: every setting of two arms, as same, different, unknown, or attested (somebody says so).
+
+What differs beyond precision spoils a pair.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-AuditStatus = Literal["same", "different", "unknown"]
+AuditStatus = Literal["same", "different", "unknown", "attested"]
 
 # Settings in which the arms are meant to differ: the precision of the linear layers, how its FP8 forward is validated, and
 # the amax history warmed for it.

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -53,7 +54,7 @@ class LogSeries:
     repeated: int = 0
     disordered: int = 0
 
-    @property
+    @cached_property
     def interval(self) -> float | None:
         """The most frequent distance of two points, None with fewer than two."""
         if self.steps.size < 2:
@@ -61,7 +62,7 @@ class LogSeries:
         gaps, counts = np.unique(np.diff(self.steps), return_counts=True)
         return float(gaps[counts.argmax()])
 
-    @property
+    @cached_property
     def gaps(self) -> int:
         """Points that lack between the first and the last, at the series' own interval."""
         step = self.interval

@@ -8,9 +8,14 @@ from numpy.typing import NDArray
 
 from fp8migrate.evidence.schema import Cell, Comparison, Endpoint
 from fp8migrate.jobs import Arm, DesignName
-from fp8migrate.statistics.noninferiority import bounds
 
-ENDPOINT_ORDER: tuple[Endpoint, ...] = ("validation_loss", "validation_loss_fp8", "training_loss", "forward_penalty")
+ENDPOINT_ORDER: tuple[Endpoint, ...] = (
+    "validation_loss",
+    "validation_loss_fp8",
+    "logged_validation_loss",
+    "training_loss",
+    "forward_penalty",
+)
 ARM_ORDER: tuple[Arm, ...] = ("candidate", "control", "floor", "sensitivity")
 
 
@@ -19,7 +24,8 @@ class Gap:
     """One cell, ready to be shown.
 
     lower, upper: None where fewer than two pairs give no interval. margin: None where the endpoint is shown and not judged.
-    planned: pairs that the design asked of the candidate at this start; None for other arms.
+    planned: pairs that the design asked of the candidate at this start; None for other arms. sizes: runs of both arms where
+    they are groups without pairs; each of `values` is then a candidate run against the baseline's mean.
     """
 
     design: DesignName
@@ -33,6 +39,7 @@ class Gap:
     margin: float | None
     sampling_error_known: bool
     planned: int | None = None
+    sizes: tuple[int, int] | None = None
 
     @property
     def pairs(self) -> int:
@@ -41,6 +48,8 @@ class Gap:
     @property
     def counted(self) -> str:
         """Pairs, and of how many where some are missing: a pair that broke off must not vanish from the sight."""
+        if self.sizes is not None:
+            return f"{self.sizes[0]} v {self.sizes[1]}"
         missing = self.planned is not None and self.pairs < self.planned
         return f"{self.pairs} of {self.planned}" if missing else str(self.pairs)
 
@@ -63,9 +72,11 @@ def gap(comparison: Comparison, cell: Cell) -> Gap:
     mean = float(np.mean(values)) if values.size else math.nan
     lower: float | None = None
     upper: float | None = None
-    if values.size >= 2:
-        found = bounds(values, cell.sampling_error or 0.0) if np.isfinite(values).all() else None
+    if values.size >= 2 or cell.groups is not None:
+        found = cell.bounds if values.size and np.isfinite(values).all() else None
         lower, upper = (found.lower, found.upper) if found else (math.nan, math.nan)
+        if found and found.n < 2:
+            lower = upper = None
     return Gap(
         design=comparison.design,
         arm=cell.arm,
@@ -77,7 +88,8 @@ def gap(comparison: Comparison, cell: Cell) -> Gap:
         upper=upper,
         margin=margin_of(comparison, cell.endpoint),
         sampling_error_known=cell.sampling_error is not None,
-        planned=comparison.planned_pairs if cell.arm == "candidate" else None,
+        planned=comparison.planned_pairs if cell.arm == "candidate" and cell.groups is None else None,
+        sizes=None if cell.groups is None else (len(cell.groups[0]), len(cell.groups[1])),
     )
 
 

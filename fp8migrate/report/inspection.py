@@ -13,22 +13,22 @@ def describe_log(records: Sequence[LogRecord]) -> Iterator[str]:
     """Lines on every run of one log: its series, where it ends, what was not used and not understood."""
     first = records[0]
     lines = f", {number(first.lines)} lines" if first.lines else ""
-    yield f"{_safe(first.source)}: {first.format}, {plural(len(records), 'run')}{lines}"
+    yield f"{safe_line(first.source)}: {first.format}, {plural(len(records), 'run')}{lines}"
     for record in records:
         yield from (f"  {line}" for line in _run(record, named=len(records) > 1))
     if first.not_understood:
-        yield f"  not understood: {plural(first.not_understood, 'line')}, the first: {_safe(first.example)}"
+        yield f"  not understood: {plural(first.not_understood, 'line')}, the first: {safe_line(first.example)}"
 
 
 def describe_passed_over(names: Sequence[str]) -> str:
     """What of a folder was not read, so that nobody takes it for read."""
-    return _safe(f"passed over, in no format that is known: {some(names)}")
+    return safe_line(f"passed over, in no format that is known: {some(names)}")
 
 
 def _run(record: LogRecord, *, named: bool) -> Iterator[str]:
     indent = ""
     if named:
-        yield _safe(record.name)
+        yield safe_line(record.name)
         indent = "  "
     others = [series for series in record.series.values() if series not in record.losses]
     for series in (*record.losses, *others):
@@ -40,13 +40,13 @@ def _run(record: LogRecord, *, named: bool) -> Iterator[str]:
         reached = "reached" if last >= end else f"cut short at {number(last)}"
         yield f"{indent}to end at step {number(end)}: {reached}"
     if record.failure:
-        yield f"{indent}failed: {_safe(record.failure)}"
+        yield f"{indent}failed: {safe_line(record.failure)}"
     for note in record.notes:
-        yield f"{indent}note: {_safe(note)}"
+        yield f"{indent}note: {safe_line(note)}"
     if record.settings:
-        yield f"{indent}{plural(len(record.settings), 'setting')} from {_safe(', '.join(record.settings_from))}"
+        yield f"{indent}{plural(len(record.settings), 'setting')} from {safe_line(', '.join(record.settings_from))}"
     if record.unused:
-        shown = ", ".join(_safe(label) for label in record.unused[:8])
+        shown = ", ".join(safe_line(label) for label in record.unused[:8])
         more = f" and {len(record.unused) - 8} more" if len(record.unused) > 8 else ""
         yield f"{indent}not used: {shown}{more}"
 
@@ -68,13 +68,13 @@ def _series(series: LogSeries) -> str:
         parts.append("steps out of order, sorted")
     for overlap in series.overlaps[:3]:
         parts.append(f"resumed at {number(overlap.first)}: {plural(overlap.points, 'point')} logged again, the later count")
-    return f"{name} (`{_safe(series.label)}`): {', '.join(parts)}"
+    return f"{name} (`{safe_line(series.label)}`): {', '.join(parts)}"
 
 
 def _points(count: int) -> str:
     return f"{number(count)} {'point' if count == 1 else 'points'}"
 
 
-def _safe(text: str, most: int = 200) -> str:
+def safe_line(text: str, most: int = 200) -> str:
     """One line, without what a terminal would obey."""
     return clean(text).replace("\n", "⏎").replace("\t", " ")[:most]

@@ -12,6 +12,8 @@ from fp8migrate.records.schema import Conversion, Environment
 from fp8migrate.report.cells import Gap, deciding
 from fp8migrate.report.words import (
     DESIGN_WORDS,
+    ENDPOINT_MEANING,
+    ENDPOINT_WORDS,
     bounds,
     duration,
     limit,
@@ -98,6 +100,8 @@ def titled(report: Report) -> tuple[tuple[str, Comparison], ...]:
 
 def comparison_facts(comparison: Comparison) -> str:
     """One line under a comparison's title."""
+    if comparison.groups:
+        return _group_facts(comparison)
     parts = [part for part in (comparison.model, comparison.recipe) if part]
     parts.append(
         f"{plural(comparison.planned_pairs, 'pair')} planned" + (" at each start" if len(comparison.fractions) > 1 else "")
@@ -114,6 +118,22 @@ def comparison_facts(comparison: Comparison) -> str:
     return " · ".join(parts)
 
 
+def _group_facts(comparison: Comparison) -> str:
+    groups = comparison.groups
+    assert groups
+    how = {
+        "pairs": "paired: the same batches, by the noise of their losses",
+        "shared": "one data order for all, by the noise of their losses",
+        "unpaired": "data orders of their own",
+        "unknown": "data order not known",
+    }[groups.pairing]
+    parts = [f"{groups.sizes[0]} baseline and {plural(groups.sizes[1], 'candidate run')}", how, comparison.model]
+    parts.append(f"margin {limit(comparison.margin_of(comparison.primary[0]))}")
+    if comparison.serve == "fp8":
+        parts.append("to be served in FP8: losses count as logged")
+    return " · ".join([*parts, *groups.notes[:3]])
+
+
 def main_comparison(report: Report) -> Comparison | None:
     """The comparison that says most: the last one that can pass, else the last screen."""
     judged = [comparison for comparison in report.comparisons if comparison.design != "long_screen"]
@@ -123,8 +143,27 @@ def main_comparison(report: Report) -> Comparison | None:
 
 def tiles(report: Report) -> tuple[Tile, ...]:
     comparison = main_comparison(report)
+    if comparison is not None and comparison.groups:
+        return _group_tiles(comparison)
     found = [_quality_tile(comparison), _penalty_tile(report, comparison), _coverage_tile(report), _pairs_tile(comparison)]
     return tuple(tile for tile in found if tile is not None)
+
+
+def _group_tiles(comparison: Comparison) -> tuple[Tile, ...]:
+    """The losses that are judged, then what the logs hold of speed and memory."""
+    found = []
+    for endpoint in comparison.primary:
+        if (gap := deciding(comparison, endpoint)) is not None:
+            meaning = f"Candidate against baseline: {ENDPOINT_MEANING[endpoint]}."
+            found.append(Tile(ENDPOINT_WORDS[endpoint], percent(gap.mean), _with_bounds(gap, comparison), meaning))
+    assert comparison.groups
+    titles = {"speed": "Speed", "memory": "Peak memory", "grad_norm": "Gradient norm"}
+    for one in comparison.groups.efficiency:
+        low, high = one.bounds.lower, one.bounds.upper
+        known = np.isfinite(low) and np.isfinite(high)
+        detail = (f"{number(low, 3)} to {number(high, 3)}, " if known else "") + f"{len(one.baseline)} v {len(one.candidate)} runs"
+        found.append(Tile(titles[one.metric], f"{number(one.bounds.mean, 3)} ×", detail, f"The candidate's over BF16's; {one.excluded}."))
+    return tuple(found)
 
 
 def _with_bounds(gap: Gap, comparison: Comparison) -> str:
@@ -132,6 +171,8 @@ def _with_bounds(gap: Gap, comparison: Comparison) -> str:
     margin = f", margin {limit(gap.margin)}" if gap.margin is not None else ""
     interval = f"{bounds(gap.lower, gap.upper)}, " if gap.lower is not None else ""
     pairs = f"{gap.counted} pair" if gap.counted == "1" else f"{gap.counted} pairs"
+    if gap.sizes is not None:
+        pairs = f"{gap.counted} runs"
     return f"{interval}{pairs}{where}{margin}"
 
 
@@ -218,6 +259,9 @@ def differences(comparison: Comparison) -> Differences:
 
 def not_run(report: Report) -> tuple[str, ...]:
     """What this report has no evidence for, and why where that is known."""
+    if any(comparison.groups for comparison in report.comparisons) or report.phases and report.phases[0].name == "compare":
+        skipped = [result for result in report.results if result.status == "skipped"]
+        return tuple(f"Check {result.check} skipped: {result.summary}" for result in skipped)
     lines = [f"Phase {phase.name}: not run{_because(phase.note)}" for phase in report.phases if phase.state == "not_run"]
     if report.baseline is None:
         lines.append("No BF16 baseline was measured.")

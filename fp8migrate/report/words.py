@@ -25,12 +25,14 @@ SHORT_ARM_WORDS: Mapping[Arm, str] = {
 ENDPOINT_WORDS: Mapping[Endpoint, str] = {
     "validation_loss": "Validation loss, BF16 forward",
     "validation_loss_fp8": "Validation loss, FP8 forward",
+    "logged_validation_loss": "Validation loss, as logged",
     "training_loss": "Training loss, each arm's own forward",
     "forward_penalty": "FP8 forward penalty",
 }
 ENDPOINT_MEANING: Mapping[Endpoint, str] = {
     "validation_loss": "learned quality",
     "validation_loss_fp8": "what a model served in FP8 shows",
+    "logged_validation_loss": "held-out loss; under which forward is not known",
     "training_loss": "as logged during training",
     "forward_penalty": "the candidate's weights, FP8 forward against BF16",
 }
@@ -41,6 +43,7 @@ DESIGN_WORDS: Mapping[DesignName, str] = {
     "long_screen": "Long screen",
     "branch": "Branch",
     "scratch": "From scratch",
+    "groups": "Finished runs",
 }
 # Units in which a number is a fraction of something, and is told in percent. A gap has a sign, a share has none.
 GAP_UNITS = frozenset({"relative"})
@@ -163,6 +166,8 @@ def size(num_bytes: int) -> str:
 
 def start(fraction: float | None, design: DesignName) -> str:
     """Where the pairs of one cell start."""
+    if design == "groups":
+        return "as they are"
     if fraction is None:
         return "from the initial weights" if design == "scratch" else "from its checkpoint"
     return f"from {number(fraction * 100)} %"
@@ -183,6 +188,8 @@ def middle_cut(text: str, width: int) -> str:
 def how_it_ended(run: RunFact) -> str:
     """One run's outcome in a few words, a missing run included."""
     outcome = run.outcome
+    if run.fault and run.non_finite_at is None:
+        return run.fault
     if outcome is None:
         return "missing"
     words = outcome.status if outcome.cause is None else f"{outcome.status}: {outcome.cause.replace('_', ' ')}"

@@ -55,6 +55,18 @@ def floor_level(floor_blocks: Array) -> Array:
     return np.asarray(np.sqrt(squares.sum(axis=0) / np.maximum(finite.sum(axis=0), 1)), dtype=np.float64)
 
 
+def block_noise(gap: Array) -> float:
+    """SE of a block median from the noise between neighbouring steps of a relative gap, (steps,): data that is not shared.
+
+    Differences of neighbours have √2 times the SD of a step; a median's SE is √(π/2) of a mean's. 0 with too few steps.
+    """
+    finite = gap[np.isfinite(gap)]
+    if finite.size < 2 * QUARTERS:
+        return 0.0
+    per_block = max(1.0, gap.size / num_blocks(gap.size))
+    return float(np.diff(finite).std(ddof=1) / np.sqrt(2.0) * np.sqrt(np.pi / 2) / np.sqrt(per_block))
+
+
 @lru_cache
 def floor_factor(floor_pairs: int) -> float:
     """Floors that a gap must exceed: a t quantile (ν = pairs: τ is taken around zero) of a spread three times the floor.

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from fp8migrate.statistics.noninferiority import Bounds, bounds
+from fp8migrate.statistics.noninferiority import Bounds, bounds, welch_difference
 
 Array = NDArray[np.float64]
 
@@ -35,6 +35,15 @@ def drift(growth: Array, final_gaps: Array, horizon: float, sampling_error: floa
     """
     factor = np.log(horizon) / np.log(sum(LATE) / sum(EARLY))
     return Drift(bounds(growth), bounds(final_gaps + factor * growth, sampling_error), horizon)
+
+
+def drift_of_groups(growths: tuple[ArrayLike, ArrayLike], finals: tuple[ArrayLike, ArrayLike], horizon: float) -> Drift:
+    """As `drift`, of unpaired groups, (baseline, candidate) each. growths: ln(late loss) − ln(early loss) of each run; finals:
+    ln of its final loss. Differences of logarithms are relative gaps, and Welch's bounds are of their difference.
+    """
+    factor = np.log(horizon) / np.log(sum(LATE) / sum(EARLY))
+    ahead = [np.asarray(final) + factor * np.asarray(growth) for final, growth in zip(finals, growths, strict=True)]
+    return Drift(welch_difference(*growths), welch_difference(*ahead), horizon)
 
 
 def _window(gap: Array, shares: tuple[float, float]) -> Array:

@@ -56,7 +56,7 @@ def test_an_interval_that_is_not_filled_is_no_mean() -> None:
 def test_unequal_lengths_are_a_problem_by_name() -> None:
     long, short = series([10, 20, 30, 40], [4, 3, 2, 1]), series([10, 20], [4, 3])
     found = align([long, short], ["a", "b"])
-    assert found.problems == ("runs of unequal length: the longest ends at step 40, b at 20",)
+    assert [found.problems[0].what] == ["runs of unequal length: the longest ends at step 40, b at 20"]
 
 
 def test_one_interval_less_at_the_end_is_still_the_same_horizon() -> None:
@@ -73,7 +73,7 @@ def test_units_and_axes_are_never_mixed() -> None:
 
 def test_no_common_step_is_a_problem() -> None:
     found = align([series([1, 4], [4, 3]), series([2, 5, 8], [4, 3, 2])], ["a", "b"])
-    assert found.problems == ("the logs share none of their steps",)
+    assert [found.problems[0].what] == ["the logs share none of their steps"]
 
 
 def test_a_nan_spoils_the_mean_it_is_in_and_no_other() -> None:

@@ -1,0 +1,136 @@
+"""Finished runs, from what a policy names to a judged comparison: find, read, compare, judge. Nothing is written."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from fp8migrate.checks import judge_comparison
+from fp8migrate.checks.schema import CheckResult
+from fp8migrate.errors import UsageError
+from fp8migrate.evidence.groups import compare_logs
+from fp8migrate.evidence.schema import Comparison
+from fp8migrate.log_verdict import apply_tiers
+from fp8migrate.plan.policy import Logs, Policy
+from fp8migrate.records.configuration import Configuration, configuration_beside
+from fp8migrate.records.find import find_sources
+from fp8migrate.records.logs import LogRecord
+from fp8migrate.records.readers import read_log
+from fp8migrate.records.readers.base import Options
+
+# `steps.csv::moe_bf16*`: of a file with several runs, those whose name matches.
+_RUNS_OF = "::"
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """What finished runs show. notes: what of the folders was not read, for people."""
+
+    comparisons: tuple[Comparison, ...]
+    results: tuple[CheckResult, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One side as read. files: the configuration files that its runs have; passed_over: files in no known format."""
+
+    records: tuple[LogRecord, ...] = ()
+    files: frozenset[Path] = frozenset()
+    passed_over: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def judge(policy: Policy, *, folder: Path | None = None) -> Judged:
+    """Read and judge what the policy names. folder: what its paths are relative to.
+
+    UsageError where something named cannot be read or holds no loss.
+    """
+    baseline, candidate = (_read_side(side, policy, folder) for side in (policy.baseline, policy.candidate))
+    floor = _read_side(policy.floor, policy, folder) if policy.floor else Side()
+    baseline, candidate = _own_configurations(baseline, candidate)
+    for side, what in ((baseline, "baseline"), (candidate, "candidate")):
+        if not side.records:
+            raise UsageError(f"no run for the {what}", next_step="Name its logs, or check the pattern of --runs.")
+    comparison = compare_logs(policy, baseline.records, candidate.records, floor.records)
+    results = apply_tiers(judge_comparison(comparison), policy)
+    passed = [name for side in (baseline, candidate, floor) for name in side.passed_over]
+    problems = [problem for side in (baseline, candidate) for problem in side.problems]
+    notes = [f"passed over, in no format that is known: {name}" for name in dict.fromkeys(passed)]
+    return Judged((comparison,), results, (*notes, *problems))
+
+
+def _read_side(logs: Logs, policy: Policy, folder: Path | None) -> Side:
+    options = Options(policy.format, dict(policy.columns))
+    records: list[LogRecord] = []
+    passed_over: list[str] = []
+    beside: list[Configuration] = []
+    for name in logs.logs:
+        path, pattern = _split(name, logs.runs)
+        found = find_sources([_within(path, folder)], format_name=policy.format)
+        passed_over += found.passed_over
+        taken = [(source, record) for source in found.sources for record in read_log(source, options)]
+        chosen = [(source, record) for source, record in taken if _wanted(record, pattern, logs.skip_runs)]
+        if not chosen:
+            raise _no_run(name, pattern, logs.skip_runs, [record.name for _, record in taken])
+        for source, record in chosen:
+            configuration = configuration_beside(source.path) if source.path else Configuration({})
+            beside.append(configuration)
+            records.append(_with_configuration(record, configuration))
+    files = frozenset(file for one in beside for file in one.files)
+    used = {Path(name).name for name in passed_over} & {file.name for file in files}
+    left = tuple(name for name in passed_over if Path(name).name not in used)
+    return Side(tuple(records), files, left, tuple(dict.fromkeys(problem for one in beside for problem in one.problems)))
+
+
+def _split(name: str, runs: str) -> tuple[str, str]:
+    path, separator, pattern = name.rpartition(_RUNS_OF)
+    return (path, pattern) if separator and path and pattern else (name, runs)
+
+
+def _within(name: str, folder: Path | None) -> str:
+    return name if folder is None or name == "-" or Path(name).is_absolute() else str(folder / name)
+
+
+def _wanted(record: LogRecord, pattern: str, skip: str) -> bool:
+    return (not pattern or fnmatchcase(record.name, pattern)) and not (skip and fnmatchcase(record.name, skip))
+
+
+def _no_run(name: str, pattern: str, skip: str, there: Sequence[str]) -> UsageError:
+    shown = ", ".join(there[:8]) + (f" and {len(there) - 8} more" if len(there) > 8 else "")
+    asked = f"{pattern!r}" + (f" without {skip!r}" if skip else "") if pattern or skip else "any"
+    return UsageError(f"holds no run named {asked}", where=name, next_step=f"It has: {shown}.")
+
+
+def _with_configuration(record: LogRecord, found: Configuration) -> LogRecord:
+    """What lies beside a log says more than the log's own settings, and stands before them."""
+    if not found.settings:
+        return record
+    files = tuple(str(path) for path in found.files)
+    return replace(record, settings={**record.settings, **found.settings}, settings_from=(*record.settings_from, *files))
+
+
+def _own_configurations(baseline: Side, candidate: Side) -> tuple[Side, Side]:
+    """A configuration file that would serve both sides says nothing on how they differ: neither has it."""
+    shared = {str(path) for path in baseline.files & candidate.files}
+    if not shared:
+        return baseline, candidate
+    return _without(baseline, shared), _without(candidate, shared)
+
+
+def _without(side: Side, shared: set[str]) -> Side:
+    return replace(side, records=tuple(_strip(record, shared) for record in side.records))
+
+
+def _strip(record: LogRecord, shared: set[str]) -> LogRecord:
+    if not shared.intersection(record.settings_from):
+        return record
+    return replace(record, settings={}, settings_from=())
+
+
+def policy_text(policy: Policy) -> str:
+    """The policy as YAML, to be stored, and to be judged again with `gate`."""
+    import yaml
+
+    content: Mapping[str, object] = policy.model_dump(mode="json", exclude_defaults=True)
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)

@@ -1,0 +1,387 @@
+"""Finished runs of others → a Comparison: aligned, paired where their noise shows pairs, with what logs cannot prove."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp8migrate.evidence.alignment import Aligned, align
+from fp8migrate.evidence.efficiency import efficiency
+from fp8migrate.evidence.learning import gross_jumps, not_learned
+from fp8migrate.evidence.logged_runs import log_fact, schedule_obstacle, unique_names
+from fp8migrate.evidence.logged_settings import audit_logs, precision_obstacles, says_no_fp8
+from fp8migrate.evidence.schema import Cell, Comparison, Delta, Endpoint, Groups, Obstacle, PairCurves
+from fp8migrate.jobs import Arm
+from fp8migrate.plan.policy import Policy, margin_fraction
+from fp8migrate.records.logs import LogRecord, LogSeries, Quantity
+from fp8migrate.records.schema import Series
+from fp8migrate.statistics.pairing import Pairing, noise_correlation, pair_up
+from fp8migrate.statistics.robust import final_window, robust_mean
+from fp8migrate.statistics.spikes import spike_events, spike_steps
+
+Array = NDArray[np.float64]
+
+QUANTITIES: dict[Endpoint, Quantity] = {"logged_validation_loss": "validation_loss", "training_loss": "training_loss"}
+ENDPOINT_OF: dict[Quantity, Endpoint] = {quantity: endpoint for endpoint, quantity in QUANTITIES.items()}
+
+# Two runs on one batch from the same random weights have the same first loss but for rounding and the FP8 forward, which an
+# untrained model hardly feels: two public runs of another seed or setting differ by 0.1 %, equal ones by less than 0.01 %.
+SAME_START = 5e-4
+# Fewer, and a tenth of the run is too few points for a median.
+LEAST_POINTS_FOR_GROWTH = 100
+# Above this many nats a model has learned nothing yet: the first loss shows initial weights, not a trained checkpoint.
+UNTRAINED_NATS = 8.0
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """The runs of a comparison, each side in the order it was given, with names for people."""
+
+    baseline: tuple[LogRecord, ...]
+    candidate: tuple[LogRecord, ...]
+    floor: tuple[LogRecord, ...]
+    names: tuple[str, ...]
+
+    @property
+    def all(self) -> tuple[LogRecord, ...]:
+        return (*self.baseline, *self.candidate, *self.floor)
+
+    @property
+    def judged(self) -> tuple[LogRecord, ...]:
+        return (*self.baseline, *self.candidate)
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        sides: tuple[tuple[Arm, tuple[LogRecord, ...]], ...] = (
+            ("baseline", self.baseline),
+            ("candidate", self.candidate),
+            ("floor", self.floor),
+        )
+        return tuple(arm for arm, records in sides for _ in records)
+
+    @property
+    def candidates(self) -> slice:
+        return slice(len(self.baseline), len(self.judged))
+
+
+def compare_logs(
+    policy: Policy, baseline: Sequence[LogRecord], candidate: Sequence[LogRecord], floor: Sequence[LogRecord] = ()
+) -> Comparison:
+    """Judge-ready evidence of two groups of finished runs. Each side has at least one run.
+
+    Nothing is dropped: a run that lacks what the others have stands in `runs` with its fault, and what keeps the logs from
+    being comparable stands in `groups.obstacles`.
+    """
+    sides = Sides(tuple(baseline), tuple(candidate), tuple(floor), unique_names([*baseline, *candidate, *floor]))
+    primary = choose_endpoints(policy, sides.judged)
+    shown: tuple[Endpoint, ...] = tuple(e for e in QUANTITIES if e in primary or _all_have(sides.judged, e))
+    aligned = {endpoint: _aligned(sides, endpoint) for endpoint in shown}
+    curve_endpoint: Endpoint = "training_loss" if "training_loss" in shown else primary[0]
+    curves = aligned[curve_endpoint]
+    pairing = _pairing(curves, sides) if curve_endpoint == "training_loss" else Pairing("unknown")
+    cells = [_cell(aligned[endpoint], endpoint, pairing, sides) for endpoint in shown]
+    cells += [_floor_cell(aligned[endpoint], endpoint, sides) for endpoint in shown]
+    drawn = _pair_curves(curves, pairing, sides, curve_endpoint)
+    obstacles = _obstacles(policy, sides, aligned, primary, pairing)
+    longest = _longest(sides, curve_endpoint)
+    finals = [_final(curves, row, curve_endpoint) for row in range(len(sides.all))]
+    facts = tuple(
+        log_fact(record, arm, place, name, QUANTITIES[curve_endpoint], primary_quantities(primary), longest, final)
+        for record, arm, place, name, final in zip(sides.all, sides.arms, _places(sides), sides.names, finals, strict=True)
+    )
+    return Comparison(
+        design="groups",
+        margin=policy.margin_fraction,
+        serve=policy.serve,
+        serve_margin=policy.serve_margin_fraction,
+        require_fp8=True,
+        planned_pairs=min(len(sides.baseline), len(sides.candidate)),
+        planned_sensitivity=False,
+        fractions=(None,),
+        cells=tuple(cell for cell in cells if cell and cell.deltas),
+        curves=drawn,
+        runs=facts,
+        audit=audit_logs(sides.baseline, sides.candidate, same_data=pairing.kind in ("pairs", "shared"), attest=policy.attest),
+        conversion=None,
+        environment=None,
+        emulated=False,
+        identical_pairs=_identical(curves, sides),
+        data_passes=1.0,
+        step_digits=_digits(sides.judged, shown),
+        model=", ".join(dict.fromkeys(record.format for record in sides.judged)),
+        primary=primary,
+        last_step=round(longest),
+        groups=_groups(policy, sides, pairing, curves, aligned, obstacles, primary),
+    )
+
+
+def primary_quantities(primary: Sequence[Endpoint]) -> tuple[Quantity, ...]:
+    return tuple(QUANTITIES[endpoint] for endpoint in primary)
+
+
+def choose_endpoints(policy: Policy, records: Sequence[LogRecord]) -> tuple[Endpoint, ...]:
+    """The losses that the policy names; else the validation loss where every run that has a loss has it, else training."""
+    metrics = policy.metrics
+    named: list[Endpoint] = []
+    if metrics.validation_loss:
+        named.append("logged_validation_loss")
+    if metrics.training_loss:
+        named.append("training_loss")
+    if named:
+        return tuple(named)
+    with_loss = [record for record in records if record.losses]
+    return ("logged_validation_loss",) if _all_have(with_loss, "logged_validation_loss") else ("training_loss",)
+
+
+def _all_have(records: Sequence[LogRecord], endpoint: Endpoint) -> bool:
+    return bool(records) and all(QUANTITIES[endpoint] in record.series for record in records)
+
+
+def _series_of(record: LogRecord, endpoint: Endpoint) -> LogSeries | None:
+    return record.series.get(QUANTITIES[endpoint])
+
+
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """One loss of all runs on common steps. values: (runs, points), NaN all along for a run that does not log it."""
+
+    aligned: Aligned
+    values: Array
+    has: NDArray[np.bool_]
+
+    @property
+    def steps(self) -> Array:
+        return self.aligned.steps
+
+
+def _aligned(sides: Sides, endpoint: Endpoint) -> Lines:
+    series = [_series_of(record, endpoint) for record in sides.all]
+    has = np.array([one is not None and one.steps.size > 0 for one in series], dtype=np.bool_)
+    present = [one for one in series if one is not None and one.steps.size > 0]
+    names = [name for name, there in zip(sides.names, has.tolist(), strict=True) if there]
+    found = align(present, names) if present else Aligned(np.empty(0), np.empty((0, 0)))
+    values = np.full((len(series), found.steps.size), np.nan)
+    values[has] = found.values
+    return Lines(found, values, has)
+
+
+def _final(lines: Lines, row: int, endpoint: Endpoint) -> float | None:
+    """The endpoint of one run: the last validation, or the robust mean of the final window; None without a finite one."""
+    values = lines.values[row]
+    if values.size == 0 or not lines.has[row]:
+        return None
+    value = float(values[-1]) if endpoint == "logged_validation_loss" else robust_mean(values[final_window(values.size)])
+    return value if isfinite(value) else None
+
+
+def _pairing(lines: Lines, sides: Sides) -> Pairing:
+    count = len(sides.baseline)
+    rows = lines.values
+    found = np.full((count, len(sides.candidate)), np.nan)
+    for left in range(count):
+        for right in range(len(sides.candidate)):
+            correlation = noise_correlation(rows[left], rows[count + right]) if lines.steps.size else None
+            found[left, right] = np.nan if correlation is None else correlation
+    return pair_up(found)
+
+
+def _cell(lines: Lines, endpoint: Endpoint, pairing: Pairing, sides: Sides) -> Cell | None:
+    """The candidate against the baseline: by pairs where the noise shows them, else as two groups.
+
+    One run that lacks the endpoint takes the whole cell away: what is left would be a chosen part.
+    """
+    count = len(sides.baseline)
+    finals = [_final(lines, row, endpoint) for row in range(len(sides.judged))]
+    known = [value for value in finals if value is not None]
+    if len(known) < len(finals) or any(value <= 0 for value in known[:count]):
+        return None
+    left, right = known[:count], known[count:]
+    if pairing.kind == "pairs":
+        deltas = tuple(Delta(place + 1, left[b], right[c]) for place, (b, c) in enumerate(pairing.pairs))
+        return Cell("candidate", endpoint, None, deltas, None)
+    mean = float(np.mean(left))
+    deltas = tuple(Delta(place + 1, mean, value) for place, value in enumerate(right))
+    return Cell("candidate", endpoint, None, deltas, None, groups=(tuple(left), tuple(right)))
+
+
+def _floor_cell(lines: Lines, endpoint: Endpoint, sides: Sides) -> Cell | None:
+    """BF16 among itself: each baseline run against the mean of the others, and the floor's runs against the baselines'."""
+    finals = [_final(lines, row, endpoint) for row in range(len(sides.all))]
+    left = [value for value in finals[: len(sides.baseline)] if value is not None]
+    deltas = []
+    if len(left) > 1:
+        deltas = [(float(np.mean(left[:i] + left[i + 1 :])), value) for i, value in enumerate(left)]
+    if left:
+        deltas += [(float(np.mean(left)), value) for value in finals[len(sides.judged) :] if value is not None]
+    shown = tuple(Delta(place + 1, *both) for place, both in enumerate(deltas) if both[0] > 0)
+    return Cell("floor", endpoint, None, shown, None)
+
+
+def _pair_curves(lines: Lines, pairing: Pairing, sides: Sides, endpoint: Endpoint) -> tuple[PairCurves, ...]:
+    """Curves for divergence and drawing. Unpaired: each candidate against the mean of the baselines.
+
+    The floor: each baseline against the mean of the others, and the floor's runs against the mean of all.
+    """
+    if not lines.steps.size:
+        return ()
+    count, rows = len(sides.baseline), lines.values
+    unit = next((one.unit for record in sides.all if (one := _series_of(record, endpoint))), "")
+    expected = round(_longest(sides, endpoint))
+    first = int(max(0.0, lines.steps[0] - (lines.steps[1] - lines.steps[0]))) if lines.steps.size > 1 else 0
+
+    def curves(arm: Arm, number: int, left: Array, right: Array) -> PairCurves:
+        # Steps of a log need not be whole: epochs.
+        steps: NDArray[Any] = lines.steps
+        series = [Series("loss", unit, steps, values, expected) for values in (left, right)]
+        return PairCurves(arm, number, None, series[0], series[1], first_step=first)
+
+    mean = rows[:count].mean(axis=0)
+    if pairing.kind == "pairs":
+        found = [curves("candidate", place + 1, rows[b], rows[count + c]) for place, (b, c) in enumerate(pairing.pairs)]
+    else:
+        found = [curves("candidate", place + 1, mean, row) for place, row in enumerate(rows[sides.candidates])]
+    floors = [(np.delete(rows[:count], i, axis=0).mean(axis=0), rows[i]) for i in range(count)] if count > 1 else []
+    floors += [(mean, row) for row in rows[len(sides.judged) :]]
+    return (*found, *(curves("floor", place + 1, *both) for place, both in enumerate(floors)))
+
+
+def _places(sides: Sides) -> list[int]:
+    """Numbers of the runs within their arm, from 1."""
+    return [place + 1 for side in (sides.baseline, sides.candidate, sides.floor) for place in range(len(side))]
+
+
+def _longest(sides: Sides, endpoint: Endpoint) -> float:
+    """The last step that any run reached or was to reach."""
+    ends = [float(one.steps[-1]) for record in sides.all if (one := _series_of(record, endpoint)) and one.steps.size]
+    return max(ends, default=0.0)
+
+
+def _identical(lines: Lines, sides: Sides) -> int:
+    """Candidate runs whose losses equal those of some baseline run at every common step."""
+    rows, count = lines.values, len(sides.baseline)
+    if not lines.steps.size:
+        return 0
+    return sum(any(np.array_equal(row, other) for other in rows[:count]) for row in rows[sides.candidates])
+
+
+def _digits(records: Sequence[LogRecord], endpoints: Sequence[Endpoint]) -> int | None:
+    found = [one.digits for record in records for e in endpoints if (one := _series_of(record, e)) and one.digits is not None]
+    return min(found, default=None)
+
+
+def _obstacles(
+    policy: Policy, sides: Sides, aligned: dict[Endpoint, Lines], primary: Sequence[Endpoint], pairing: Pairing
+) -> tuple[Obstacle, ...]:
+    """Why these runs cannot be compared as they are, each once."""
+    found = [obstacle for endpoint in primary for obstacle in aligned[endpoint].aligned.problems]
+    found += [o for e, lines in aligned.items() if e not in primary for o in lines.aligned.problems if o.code == "TRUNCATED"]
+    found += precision_obstacles(sides.baseline)
+    if "schedule" not in policy.attest and (obstacle := schedule_obstacle(sides.judged, sides.names)):
+        found.append(obstacle)
+    if (lines := aligned.get("training_loss")) and (obstacle := _other_start(lines, pairing, sides)):
+        found.append(obstacle)
+    return tuple(dict.fromkeys(found))
+
+
+def _other_start(lines: Lines, pairing: Pairing, sides: Sides) -> Obstacle | None:
+    """Runs that should be a pair and do not begin with the same loss. Groups may well have seeds of their own."""
+    pairs = pairing.pairs if pairing.kind == "pairs" else ((0, 0),) if len(sides.judged) == 2 else ()
+    if not pairs or not lines.steps.size or lines.steps[0] > 1:
+        return None  # after the first step a difference is no longer one of the start
+    count = len(sides.baseline)
+    for b, c in pairs:
+        left, right = float(lines.values[b, 0]), float(lines.values[count + c, 0])
+        if left > UNTRAINED_NATS and abs(right - left) / left > SAME_START:
+            what = (
+                f"{sides.names[b]} and {sides.names[count + c]} do not start alike: loss {left:.7g} against {right:.7g} at "
+                f"step {lines.steps[0]:g}; other weights, another batch or another configuration"
+            )
+            return Obstacle("INVALID_PAIR", what)
+    return None
+
+
+def _groups(
+    policy: Policy,
+    sides: Sides,
+    pairing: Pairing,
+    curves: Lines,
+    aligned: dict[Endpoint, Lines],
+    obstacles: tuple[Obstacle, ...],
+    primary: Sequence[Endpoint],
+) -> Groups:
+    axes = dict.fromkeys(one.axis for record in sides.judged for one in record.losses)
+    notes = dict.fromkeys(note for lines in aligned.values() for note in lines.aligned.notes)
+    count = len(sides.baseline)
+    return Groups(
+        pairing=pairing.kind,
+        sizes=(count, len(sides.candidate)),
+        axis=", ".join(axes),
+        forward_penalty=policy.forward_penalty,
+        margins=_margins(policy),
+        obstacles=obstacles,
+        notes=tuple(notes),
+        gross_spikes=_gross_spikes(curves, sides),
+        not_learned=tuple(
+            (name, why) for name, row in zip(sides.names[:count], curves.values, strict=False) if (why := not_learned(row))
+        ),
+        no_fp8=says_no_fp8(sides.candidate),
+        efficiency=efficiency(sides.baseline, sides.candidate, pairing.pairs if pairing.kind == "pairs" else ()),
+        growths=_growths(curves, sides),
+        spikes=_spikes(curves, sides, same_data=pairing.kind in ("pairs", "shared")),
+        requires=policy.require,
+        limits=_limits(policy),
+    )
+
+
+def _limits(policy: Policy) -> dict[str, float]:
+    metrics = policy.metrics
+    floors = {"speed": metrics.speed, "worth_it": metrics.worth_it}
+    found = {name: metric.at_least for name, metric in floors.items() if metric}
+    ceilings = {"memory": metrics.memory, "grad_norm": metrics.grad_norm}
+    return found | {name: metric.at_most for name, metric in ceilings.items() if metric}
+
+
+def _margins(policy: Policy) -> dict[Endpoint, float]:
+    own = {"logged_validation_loss": policy.metrics.validation_loss, "training_loss": policy.metrics.training_loss}
+    return {e: margin_fraction(metric.margin) for e, metric in own.items() if metric and metric.margin is not None}  # type: ignore[misc]
+
+
+def _gross_spikes(lines: Lines, sides: Sides) -> tuple[tuple[str, float], ...]:
+    """(run, step) of each candidate run's first jump to more than twice its loss, at a step where no baseline has one."""
+    count = len(sides.baseline)
+    shared = {step for row in lines.values[:count] for step in gross_jumps(row)}
+    found = []
+    for name, row in zip(sides.names[sides.candidates], lines.values[sides.candidates], strict=True):
+        own = [step for step in gross_jumps(row) if step not in shared]
+        if own:
+            found.append((name, float(lines.steps[own[0]])))
+    return tuple(found)
+
+
+def _growths(lines: Lines, sides: Sides) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """ln(loss of the last 10 %) − ln(loss at 50–60 %) of each run, by arm: what `gap` growth is made of."""
+    points = lines.steps.size
+    if points < LEAST_POINTS_FOR_GROWTH:
+        return (), ()
+    early, late = slice(round(0.5 * points), round(0.6 * points)), slice(round(0.9 * points), points)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        medians = [np.log(np.median(lines.values[:, part], axis=1)) for part in (late, early)]
+    growth = (medians[0] - medians[1]).tolist()
+    return tuple(growth[: len(sides.baseline)]), tuple(growth[sides.candidates])
+
+
+def _spikes(lines: Lines, sides: Sides, *, same_data: bool) -> tuple[int, int]:
+    """Spikes of baseline and candidate runs. On one data order, a spike at a step where the other arm has one is data."""
+    count = len(sides.baseline)
+    steps = [spike_steps(row) for row in lines.values[: len(sides.judged)]]
+    sets = [set(found.tolist()) for found in steps]
+    both = (set().union(*sets[:count]), set().union(*sets[count:]))
+    totals = [0, 0]
+    for place, found in enumerate(steps):
+        arm = int(place >= count)
+        other = both[1 - arm] if same_data else set()
+        totals[arm] += sum(not other.intersection(event.tolist()) for event in spike_events(found))
+    return totals[0], totals[1]

@@ -1,0 +1,148 @@
+"""The audit of runs that somebody else started: what their configuration says, and what no log can prove."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from fp8migrate.evidence.schema import Obstacle
+from fp8migrate.plan.audit import AuditRow
+from fp8migrate.plan.policy import EvidenceName
+from fp8migrate.records.configuration import normal
+from fp8migrate.records.logs import LogRecord
+
+# Rows for what a reader of a verdict relies on and logs cannot show, by the names of `--attest` and `require`.
+EVIDENCE_ROWS: Mapping[EvidenceName, str] = {
+    "data": "same data",
+    "configuration": "same configuration",
+    "fp8": "FP8 ran",
+    "schedule": "learning rate decayed",
+}
+
+# Where things are kept and what a run is called: no number depends on it. Data paths are not among them.
+_IDENTITY = re.compile(
+    r"(^|[._])(seed|data_seed|run_?name|exp(eriment)?_?name|job_?name|name|run_?id|id|uid|user|host(name)?|port|date|time|timestamp"
+    r"|master_addr|rank|local_rank|node_rank|comment|notes?|tags?|project|entity|resume|resume_from_checkpoint|overwrite_output_dir"
+    r"|(output|out|save|load|log|logging|tensorboard|wandb|checkpoint|ckpt|profile|dump|cache|data_cache|pretrained_checkpoint)"
+    r"_?(dir|path|folder|file|root)?|local_dir|work_?dir|test_type|model_type_description)$",
+    re.IGNORECASE,
+)
+_LOGGING = re.compile(r"(^|[._])(wandb|tensorboard|mlflow|comet|clearml|logging|report_to)([._]|$)", re.IGNORECASE)
+_FP8 = re.compile(r"fp8|float8|mxfp8|nvfp4|fp4|mx_?recipe|amax|delayed_scaling", re.IGNORECASE)
+_PRECISION = re.compile(
+    r"(^|[._])(mixed_precision|precision|dtype|torch_dtype|autocast_dtype|compute_dtype|param_dtype)$", re.IGNORECASE
+)
+_BF16_VALUES = re.compile(r"^(torch\.)?(bf16|bfloat16)([-_](true|mixed))?$", re.IGNORECASE)
+_FP16 = re.compile(r"(^|[._])(fp16|float16|half)$|^(torch\.)?(fp16|float16|half|16-mixed|16-true|16)$", re.IGNORECASE)
+_OFF = ("false", "none", "0", "no", "off")
+
+
+def audit_logs(
+    baseline: Sequence[LogRecord], candidate: Sequence[LogRecord], *, same_data: bool, attest: Mapping[EvidenceName, str]
+) -> tuple[AuditRow, ...]:
+    """Rows of the evidence that logs cannot prove, then every setting of the configurations.
+
+    same_data: the noise of the losses shows one data order in both arms. What is attested carries who says so.
+    """
+    rows = [_row(name, attest, same_data=same_data, settings=_settings_rows(baseline, candidate)) for name in _UNPROVEN]
+    return (*rows, *_settings_rows(baseline, candidate))
+
+
+_UNPROVEN: tuple[EvidenceName, ...] = ("data", "configuration", "fp8")
+
+
+def _row(name: EvidenceName, attest: Mapping[EvidenceName, str], *, same_data: bool, settings: Sequence[AuditRow]) -> AuditRow:
+    title = EVIDENCE_ROWS[name]
+    if name == "data" and same_data:
+        shown = "the same batches: the noise of the losses is shared"
+        return AuditRow(title, "same", shown, shown)
+    if name == "configuration" and settings and not any(row.status == "unknown" for row in settings):
+        shown = f"{len(settings)} settings compared"
+        return AuditRow(title, "same", shown, shown)
+    if name in attest:
+        return AuditRow(title, "attested", attest[name], attest[name])
+    requested = [row for row in settings if _FP8.search(row.setting) and row.candidate not in (*_OFF, "—")]
+    if name == "fp8" and requested:
+        return AuditRow(title, "unknown", "—", f"asked for ({requested[0].setting}: {requested[0].candidate})")
+    return AuditRow(title, "unknown", "—", "—")
+
+
+def _settings_rows(baseline: Sequence[LogRecord], candidate: Sequence[LogRecord]) -> list[AuditRow]:
+    """Every setting of both arms. Without a configuration on either side there is none to compare."""
+    left, right = _merged(baseline), _merged(candidate)
+    if not left or not right:
+        return []
+    names = sorted(name for name in left.keys() | right.keys() if not _without_effect(name))
+    return [_setting(name, left.get(name), right.get(name)) for name in names]
+
+
+def _without_effect(name: str) -> bool:
+    return bool(_IDENTITY.search(name) or _LOGGING.search(name))
+
+
+def _merged(records: Sequence[LogRecord]) -> dict[str, str]:
+    """Settings of one arm: where its runs differ, all their values, so that they equal no single one."""
+    if not records or not all(record.settings for record in records):
+        return {}
+    found: dict[str, dict[str, None]] = {}
+    for name in {name for record in records for name in record.settings}:
+        values = [normal(record.settings[name]) if name in record.settings else "—" for record in records]
+        found[name] = dict.fromkeys(sorted(values))
+    return {name: " | ".join(values) for name, values in found.items()}
+
+
+def _setting(name: str, left: str | None, right: str | None) -> AuditRow:
+    """A switch that is off on one side and absent on the other is the same; any other absence is a difference: both sides
+    have a configuration, and it says what was set.
+    """
+    shown = ("—" if left is None else left, "—" if right is None else right)
+    if left == right or {left or "none", right or "none"} <= set(_OFF):
+        return AuditRow(name, "same", *shown)
+    return AuditRow(name, "different", *shown, expected=_is_precision(name, left, right))
+
+
+def _is_precision(name: str, left: str | None, right: str | None) -> bool:
+    """Whether a difference is the precision under test: FP8's own settings, or a precision that is BF16 in the baseline."""
+    if _FP8.search(name):
+        return left is None or left in _OFF
+    if _PRECISION.search(name):
+        return left is None or bool(_BF16_VALUES.match(left))
+    return False
+
+
+def precision_obstacles(baseline: Sequence[LogRecord]) -> list[Obstacle]:
+    """A baseline whose configuration says that it is not BF16."""
+    for record in baseline:
+        for name, value in record.settings.items():
+            switched_on = _FP16.search(name) and normal(value) not in _OFF
+            if switched_on or (_PRECISION.search(name) and _FP16.search(normal(value))):
+                what = f"the baseline {record.name} is FP16, not BF16, by its configuration ({name}: {value})"
+                return [Obstacle("INVALID_PAIR", what)]
+            if _FP8.search(name) and normal(value) not in _OFF and _asks_for_fp8(name, value):
+                what = f"the baseline {record.name} asks for FP8 itself ({name}: {value})"
+                return [Obstacle("INVALID_PAIR", what)]
+    return []
+
+
+def _asks_for_fp8(name: str, value: str) -> bool:
+    """Settings that only tune FP8 (margins, histories) stand in many configurations with FP8 off."""
+    last = name.rpartition(".")[2].lower()
+    return (
+        last in ("fp8", "fp8_format", "enable_fp8", "use_fp8", "fp8_enabled", "float8", "enable_float8")
+        or "fp8" in value.lower()
+    )
+
+
+def says_no_fp8(candidate: Sequence[LogRecord]) -> str:
+    """Words on a candidate whose configuration says that FP8 is off; empty where none does. Silence proves nothing."""
+    for record in candidate:
+        settings = {name: normal(value) for name, value in record.settings.items()}
+        asked = [name for name, value in settings.items() if (_FP8.search(name) or _FP8.search(value)) and value not in _OFF]
+        off = [name for name, value in settings.items() if name.rpartition(".")[2].lower() in _SWITCHES and value in _OFF]
+        plain = [name for name, value in settings.items() if _PRECISION.search(name) and _BF16_VALUES.match(value)]
+        if off and not asked:
+            return f"{record.name} has FP8 switched off by its configuration ({off[0]}: {settings[off[0]]})"
+        if plain and not asked and "mixed_precision" in plain[0]:
+            return f"{record.name} is {settings[plain[0]]} by its configuration ({plain[0]}), with no setting of FP8"
+    return ""
+
+
+_SWITCHES = ("fp8", "enable_fp8", "use_fp8", "fp8_enabled", "float8", "enable_float8", "enable_fp8_training")

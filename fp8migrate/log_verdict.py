@@ -1,0 +1,138 @@
+"""Finished runs: check results, a policy's tiers → verdict → Report."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+import orjson
+
+from fp8migrate.checks.schema import CheckResult
+from fp8migrate.checks.words import limit, percent
+from fp8migrate.evidence.schema import Comparison
+from fp8migrate.plan.policy import Policy
+from fp8migrate.verdict import ROWS, PhaseReport, Report, Verdict, decide, evidence_digest, phase_state
+
+PHASE = "compare"
+# Measures that a reader asks for beside the verdict, in this order.
+_ASIDE = ("speed", "worth_it", "memory")
+
+
+def apply_tiers(results: Sequence[CheckResult], policy: Policy) -> tuple[CheckResult, ...]:
+    """A metric's results as its tier has them: advisory ones are told, supporting ones can take a PASS away by failing."""
+    return tuple(_tiered(result, policy) for result in results)
+
+
+def _tiered(result: CheckResult, policy: Policy) -> CheckResult:
+    tier = policy.metrics.tier_of(result.metric) if result.metric else "critical"
+    if tier == "critical" or result.advisory:
+        return result
+    if tier == "supporting" and result.status == "fail":
+        summary = f"supporting metric {result.metric}: {result.summary} ({result.code})"
+        return replace(result, status="inconclusive", code="SUPPORTING_FAILED", summary=summary)
+    return replace(result, advisory=True)
+
+
+def log_report(
+    policy: Policy,
+    policy_text: str,
+    comparisons: Sequence[Comparison],
+    results: Sequence[CheckResult],
+    *,
+    reproduce: Sequence[str] = (),
+    created: str = "",
+    version: str = "",
+) -> Report:
+    """Everything that a report on finished runs shows. results: tiers applied."""
+    verdict = decide(results)
+    return Report(
+        name=policy.name,
+        verdict=verdict,
+        headline=_headline(verdict, comparisons),
+        scope=_scope(policy, comparisons, results),
+        not_covered=_not_covered(policy, comparisons),
+        phases=(PhaseReport(PHASE, phase_state(results), tuple(results)),),
+        baseline=None,
+        integration=None,
+        comparisons=tuple(comparisons),
+        environment=None,
+        plan_text=policy_text,
+        plan_sha256=policy_digest(policy),
+        evidence_sha256=evidence_digest(results, None, comparisons),
+        reproduce=tuple(reproduce),
+        created=created,
+        version=version,
+    )
+
+
+def policy_digest(policy: Policy) -> str:
+    """SHA-256 (hex) of the policy's meaning: its name makes no difference."""
+    content = policy.model_dump(mode="json", exclude={"name"})
+    return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def _headline(verdict: Verdict, comparisons: Sequence[Comparison]) -> str:
+    """`PASS (not known: same data, FP8 ran): FP8 is as good as BF16 within the margin.`"""
+    tags = [verdict.code] if verdict.code != verdict.name else []
+    rows = [row for comparison in comparisons for row in comparison.audit]
+    unknown = [row.setting for row in rows if row.status == "unknown"]
+    if not comparisons:
+        unknown = ["FP8 ran"]
+    attested = [row.setting for row in rows if row.status == "attested"]
+    tags += [f"not known: {', '.join(_few(unknown))}"] if unknown else []
+    tags += [f"on somebody's word: {', '.join(attested)}"] if attested else []
+    said = f" ({'; '.join(tags)})" if tags else ""
+    return f"{verdict.name}{said}: {ROWS[verdict.code].meaning}"
+
+
+def _few(names: Sequence[str], most: int = 4) -> list[str]:
+    return [*names[:most], f"{len(names) - most} settings"] if len(names) > most else list(names)
+
+
+def asides(results: Sequence[CheckResult]) -> tuple[str, ...]:
+    """What stands beside the verdict on the terminal: speed, worth and memory, where the logs hold them."""
+    told = [r for check in _ASIDE for r in results if r.check == check and r.status != "skipped" and r.measured is not None]
+    return tuple(result.summary for result in told)
+
+
+def _scope(policy: Policy, comparisons: Sequence[Comparison], results: Sequence[CheckResult]) -> tuple[str, ...]:
+    lines = []
+    for comparison in comparisons:
+        assert comparison.groups
+        baseline, candidate = comparison.groups.sizes
+        reach = next((r.summary.rpartition(": ")[2] for r in results if r.check == "no_widening" and r.interval), "")
+        lines += [
+            f"Runs: {baseline} BF16 against {candidate} FP8, finished, as their logs have them ({comparison.model}).",
+            f"Judged: {', '.join(_endpoints(comparison))}; served in {policy.serve.upper()}.",
+            f"Length: {comparison.groups.axis} to {comparison.last_step:,}{f'; {reach}' if reach else ''}.",
+        ]
+        lines += [
+            f"On somebody's word: {row.setting}: {row.candidate}." for row in comparison.audit if row.status == "attested"
+        ]
+    return tuple(lines)
+
+
+def _endpoints(comparison: Comparison) -> list[str]:
+    words = {"logged_validation_loss": "validation loss as logged", "training_loss": "training loss"}
+    return [f"{words.get(e, e)} (margin {limit(comparison.margin_of(e))})" for e in comparison.primary]
+
+
+def _not_covered(policy: Policy, comparisons: Sequence[Comparison]) -> tuple[str, ...]:
+    lines = ["Larger models and longer training: outliers that grow late, tensor-parallel amax groups, experts."]
+    for comparison in comparisons:
+        unknown = [row.setting for row in comparison.audit if row.status == "unknown"]
+        if unknown:
+            lines.append(f"What logs cannot prove: {', '.join(_few(unknown))}.")
+        if policy.serve == "bf16" and policy.forward_penalty is None:
+            lines.append("Under which forward the losses were measured: FP8's own forward penalty may stand in them.")
+        elif policy.forward_penalty:
+            lines.append(f"The forward penalty of {percent(policy.forward_penalty)} is the user's figure, not measured here.")
+        lines.append("Whether this comparison would have seen a bad recipe: finished runs have no positive control.")
+    return tuple(lines)
+
+
+def verdict_lines(report: Report) -> tuple[str, ...]:
+    """The verdict for the terminal, most important first."""
+    told = [report.headline, f"  {report.verdict.why}"]
+    told += [f"  {line}" for line in asides(report.results)]
+    told += [f"  Next: {report.verdict.next_step}"] if report.verdict.next_step else []
+    return tuple(told)

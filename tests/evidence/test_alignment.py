@@ -59,15 +59,27 @@ def test_unequal_lengths_are_a_problem_by_name() -> None:
     assert [found.problems[0].what] == ["runs of unequal length: the longest ends at step 40, b at 20"]
 
 
-def test_one_interval_less_at_the_end_is_still_the_same_horizon() -> None:
-    assert align([series([10, 20, 30], [4, 3, 2]), series([10, 20], [4, 3])], ["a", "b"]).problems == ()
+def test_a_run_that_lacks_only_its_last_point_is_shorter() -> None:
+    found = align([series([10, 20, 30], [4, 3, 2]), series([10, 20], [4, 3])], ["a", "b"])
+    assert [problem.what for problem in found.problems] == ["runs of unequal length: the longest ends at step 30, b at 20"]
+
+
+def test_other_intervals_may_end_less_than_their_own_interval_apart() -> None:
+    """30 is the last multiple of 10 below 37: the coarse log is whole. The fine one that ends at 31 is not."""
+    fine, coarse = series(list(range(1, 38)), [3.0] * 37), series([10, 20, 30], [4, 3, 2])
+    assert align([fine, coarse], ["a", "b"]).problems == ()
+    assert [
+        p.code
+        for p in align([series(list(range(1, 32)), [3.0] * 31), series([10, 20, 30, 40], [4, 3, 2, 1])], ["a", "b"]).problems
+    ] == ["TRUNCATED"]
 
 
 def test_units_and_axes_are_never_mixed() -> None:
     other_axis = align([series([1, 2], [4, 3]), series([1, 2], [4, 3], axis="tokens")], ["a", "b"])
     other_unit = align([series([1, 2], [4, 3]), series([1, 2], [4, 3], unit="bits")], ["a", "b"])
-    assert other_axis.problems == ("the logs count different things: steps, tokens",)
-    assert other_unit.problems == ("losses in different units are never compared: bits, nats",)
+    assert [p.what for p in other_axis.problems] == ["the logs count different things: steps, tokens"]
+    assert [p.what for p in other_unit.problems] == ["losses in different units are never compared: bits, nats"]
+    assert {p.code for p in (*other_axis.problems, *other_unit.problems)} == {"INVALID_PAIR"}
     assert other_axis.steps.size == other_unit.steps.size == 0
 
 

@@ -268,7 +268,10 @@ def compare(
     ] = None,
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="Of the report's folder.")] = "compare",
     store: Annotated[
-        str, typer.Option("--store", metavar="FILE", help="Store the baseline for later: `--bundle` of a policy.")
+        str,
+        typer.Option(
+            "--store", metavar="FILE", help="Keep the baseline in FILE, for `baseline: {bundle: FILE}` of a gate policy."
+        ),
     ] = "",
     reports: ReportsFolder = Path("reports"),
 ) -> None:
@@ -298,6 +301,18 @@ def compare(
             name=name,
         )
         _judge(policy, reports, folder=None, store=store)
+
+
+@app.command()
+def gate(
+    file: Annotated[Path, typer.Argument(metavar="POLICY", help="The policy, a YAML file; its paths are relative to it.")],
+    reports: ReportsFolder = Path("reports"),
+) -> None:
+    """Judge finished runs by a policy file, for CI: tiers, margins, required evidence; the exit code is the verdict."""
+    with _guarded():
+        from fp8migrate.plan.load import load_policy
+
+        _judge(load_policy(file), reports, folder=file.resolve().parent)
 
 
 def reports_of(file: Path, reports: Path) -> Path:
@@ -367,10 +382,11 @@ def _judge(policy: Policy, reports: Path, *, folder: Path | None, store: str = "
     import sys
     from datetime import UTC, datetime
 
-    from fp8migrate.engine.compare import judge, policy_text
+    from fp8migrate.engine.compare import judge, policy_text, store_baseline
     from fp8migrate.log_verdict import log_report, verdict_lines
     from fp8migrate.report.inspection import safe_line
 
+    created = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     judged = judge(policy, folder=folder)
     for note in judged.notes:
         typer.echo(f"note: {safe_line(note)}", err=True)
@@ -380,14 +396,18 @@ def _judge(policy: Policy, reports: Path, *, folder: Path | None, store: str = "
         judged.comparisons,
         judged.results,
         reproduce=(shlex.join(["fp8migrate", *sys.argv[1:]]),),
-        created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        created=created,
         version=__version__,
     )
     for line in verdict_lines(report):
         typer.echo(safe_line(line, most=2000))
-    from fp8migrate.report import write_all
+    from fp8migrate.report import add_to_job_summary, write_all
 
     files = write_all(report, reports / policy.name)
+    add_to_job_summary(files["md"])
+    if store:
+        store_baseline(policy, Path(store), version=__version__, created=created)
+        typer.echo(f"Baseline stored: {store}")
     typer.echo(f"Report: {files['html']}")
     raise typer.Exit(_exit_code(report.verdict.name))
 

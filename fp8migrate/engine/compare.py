@@ -1,5 +1,6 @@
 """Finished runs, from what a policy names to a judged comparison: find, read, compare, judge. Nothing is written."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -7,8 +8,10 @@ from pathlib import Path
 
 from fp8migrate.checks import judge_comparison
 from fp8migrate.checks.schema import CheckResult
+from fp8migrate.checks.words import some
 from fp8migrate.errors import UsageError
 from fp8migrate.evidence.groups import compare_logs
+from fp8migrate.evidence.logged_settings import audit_logs
 from fp8migrate.evidence.schema import Comparison
 from fp8migrate.log_verdict import apply_tiers
 from fp8migrate.plan.policy import Logs, Policy
@@ -17,6 +20,7 @@ from fp8migrate.records.find import find_sources
 from fp8migrate.records.logs import LogRecord
 from fp8migrate.records.readers import read_log
 from fp8migrate.records.readers.base import Options
+from fp8migrate.records.stored_baseline import load, store
 
 # `steps.csv::moe_bf16*`: of a file with several runs, those whose name matches.
 _RUNS_OF = "::"
@@ -52,6 +56,8 @@ def judge(policy: Policy, *, folder: Path | None = None) -> Judged:
     for side, what in ((baseline, "baseline"), (candidate, "candidate")):
         if not side.records:
             raise UsageError(f"no run for the {what}", next_step="Name its logs, or check the pattern of --runs.")
+    if policy.baseline.bundle:
+        refuse_foreign(policy.baseline.bundle, baseline.records, candidate.records)
     comparison = compare_logs(policy, baseline.records, candidate.records, floor.records)
     results = apply_tiers(judge_comparison(comparison), policy)
     passed = [name for side in (baseline, candidate, floor) for name in side.passed_over]
@@ -60,7 +66,32 @@ def judge(policy: Policy, *, folder: Path | None = None) -> Judged:
     return Judged((comparison,), results, (*notes, *problems))
 
 
+# What a setting is about, for a stored baseline that is not the candidate's: versions first, then data, else configuration.
+_ABOUT = (
+    (
+        "versions",
+        re.compile(r"version|(^|[._])(torch|cuda|cudnn|nccl|driver|transformer_engine|torchao|python|container|image)", re.I),
+    ),
+    ("data", re.compile(r"data|tokeni[sz]er|vocab|merge_file|corpus|seq_?(uence_?)?len", re.I)),
+)
+
+
+def refuse_foreign(bundle: str, baseline: Sequence[LogRecord], candidate: Sequence[LogRecord]) -> None:
+    """A stored baseline of other versions, data or configuration is none for this candidate. UsageError names what changed."""
+    found: dict[str, list[str]] = {}
+    for row in audit_logs(baseline, candidate, same_data=False, attest={}):
+        if row.status == "different" and not row.expected:
+            about = next((name for name, pattern in _ABOUT if pattern.search(row.setting)), "configuration")
+            found.setdefault(about, []).append(f"{row.setting} ({row.baseline} → {row.candidate})")
+    if found:
+        what = "; ".join(f"{about}: {some(changes)}" for about, changes in sorted(found.items()))
+        next_step = "Store a baseline of the same versions, data and configuration."
+        raise UsageError(f"is a baseline of other runs than these: {what}", where=bundle, next_step=next_step)
+
+
 def _read_side(logs: Logs, policy: Policy, folder: Path | None) -> Side:
+    if logs.bundle:
+        return Side(load(Path(_within(logs.bundle, folder))))
     options = Options(policy.format, dict(policy.columns))
     records: list[LogRecord] = []
     passed_over: list[str] = []
@@ -126,6 +157,11 @@ def _strip(record: LogRecord, shared: set[str]) -> LogRecord:
     if not shared.intersection(record.settings_from):
         return record
     return replace(record, settings={}, settings_from=())
+
+
+def store_baseline(policy: Policy, path: Path, *, version: str, created: str) -> None:
+    """Keep the baseline's runs, as they are read now, in one sealed file."""
+    store(_read_side(policy.baseline, policy, None).records, path, version=version, created=created)
 
 
 def policy_text(policy: Policy) -> str:

@@ -82,6 +82,7 @@ def compare_logs(
     curve_endpoint: Endpoint = "training_loss" if "training_loss" in shown else primary[0]
     curves = aligned[curve_endpoint]
     pairing = _pairing(curves, sides) if curve_endpoint == "training_loss" else Pairing("unknown")
+    same_data = pairing.kind in ("pairs", "shared")
     cells = [_cell(aligned[endpoint], endpoint, pairing, sides) for endpoint in shown]
     cells += [_floor_cell(aligned[endpoint], endpoint, sides) for endpoint in shown]
     drawn = _pair_curves(curves, pairing, sides, curve_endpoint)
@@ -104,7 +105,7 @@ def compare_logs(
         cells=tuple(cell for cell in cells if cell and cell.deltas),
         curves=drawn,
         runs=facts,
-        audit=audit_logs(sides.baseline, sides.candidate, same_data=pairing.kind in ("pairs", "shared"), attest=policy.attest),
+        audit=audit_logs(sides.baseline, sides.candidate, same_data=same_data, attest=policy.attest.said),
         conversion=None,
         environment=None,
         emulated=False,
@@ -279,7 +280,7 @@ def _obstacles(
     found = [obstacle for endpoint in primary for obstacle in aligned[endpoint].aligned.problems]
     found += [o for e, lines in aligned.items() if e not in primary for o in lines.aligned.problems if o.code == "TRUNCATED"]
     found += precision_obstacles(sides.baseline)
-    if "schedule" not in policy.attest and (obstacle := schedule_obstacle(sides.judged, sides.names)):
+    if policy.attest.schedule is None and (obstacle := schedule_obstacle(sides.judged, sides.names)):
         found.append(obstacle)
     if (lines := aligned.get("training_loss")) and (obstacle := _other_start(lines, pairing, sides)):
         found.append(obstacle)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TypeVar
 
 import orjson
 from pydantic import ValidationError
@@ -12,9 +13,13 @@ from pydantic import ValidationError
 from fp8migrate.errors import PlanError
 from fp8migrate.plan import tree
 from fp8migrate.plan.digest import plan_digest
+from fp8migrate.plan.policy import Policy
 from fp8migrate.plan.problems import explain
 from fp8migrate.plan.schema import Plan
 from fp8migrate.plan.tree import Node, Problem
+from fp8migrate.settings import Settings
+
+S = TypeVar("S", bound=Settings)
 
 MAX_BYTES = 1 << 20
 # Characters of a path that a message shows.
@@ -43,6 +48,20 @@ class LoadedPlan:
 def load_plan(path: Path | str) -> LoadedPlan:
     """Read a plan. PlanError: the file cannot be read, or holds no valid plan; the message lists every problem."""
     path = Path(path)
+    text, root, problems = _document(path)
+    plan = _validated(root, problems, path, Plan)
+    return LoadedPlan(plan, text, path, plan_digest(plan), _lines(root))
+
+
+def load_policy(path: Path | str) -> Policy:
+    """Read a gate policy. PlanError as of a plan."""
+    path = Path(path)
+    _, root, problems = _document(path)
+    return _validated(root, problems, path, Policy)
+
+
+def _document(path: Path) -> tuple[str, Node, list[Problem]]:
+    """A YAML file that holds a mapping: its text, its root, and what the strict loader found wrong with it."""
     text = _decode(_read(path), path)
     document = tree.parse(text)
     root = document.root
@@ -55,17 +74,16 @@ def load_plan(path: Path | str) -> LoadedPlan:
         kind = "a list" if isinstance(root.value, list) else "a single value"
         problem = Problem(root.line, (), f"expected a mapping of keys (name, model, training, …), got {kind}")
         raise _refused(document.problems or [problem], path)
-    plan = _validated(root, document.problems, path)
-    return LoadedPlan(plan, text, path, plan_digest(plan), _lines(root))
+    return text, root, list(document.problems)
 
 
-def _validated(root: Node, problems: Sequence[Problem], path: Path) -> Plan:
+def _validated(root: Node, problems: Sequence[Problem], path: Path, model: type[S]) -> S:
     try:
-        plan = Plan.model_validate_json(orjson.dumps(tree.plain(root)))
+        plan = model.model_validate_json(orjson.dumps(tree.plain(root)))
     except ValidationError as error:
         # What a refused tag or a repeated key left behind is not judged a second time.
         seen = [problem.path for problem in problems]
-        fresh = [found for found in explain(error, root) if not any(found.path[: len(at)] == at for at in seen)]
+        fresh = [found for found in explain(error, root, model) if not any(found.path[: len(at)] == at for at in seen)]
         raise _refused([*problems, *fresh], path) from None
     if problems:
         raise _refused(problems, path)

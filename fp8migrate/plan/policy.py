@@ -1,6 +1,6 @@
 """What finished runs are judged by: the options of `compare`, or the YAML file of `gate`. Fixed before anything is read."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,11 @@ Tier = Literal["critical", "supporting", "advisory"]
 # What logs cannot prove, by the names that `require` and `attest` use.
 EvidenceName = Literal["data", "configuration", "fp8", "schedule"]
 Margin = Literal["standard", "strict", "fp4"] | Annotated[float, Field(gt=0, lt=0.5)]
+
+
+def _names_who(said: str) -> bool:
+    who, colon, what = said.partition(":")
+    return bool(who.strip() and colon and what.strip())
 
 
 def margin_fraction(margin: str | float) -> float:
@@ -89,6 +94,20 @@ class Metrics(Settings):
         return "critical" if metric in ("validation_loss", "training_loss", "evals") else "advisory"
 
 
+class Attested(Settings):
+    """What logs cannot prove, by who answers for it: `J. Doe: kernel trace of run 7`."""
+
+    data: str | None = Field(None, description="both arms saw the same data")
+    configuration: str | None = Field(None, description="nothing but precision differs between the arms")
+    fp8: str | None = Field(None, description="the candidate ran in FP8, the baseline did not")
+    schedule: str | None = Field(None, description="the learning rate ends where it is meant to")
+
+    @property
+    def said(self) -> dict[EvidenceName, str]:
+        names: tuple[EvidenceName, ...] = get_args(EvidenceName)
+        return {name: text for name in names if (text := getattr(self, name)) is not None}
+
+
 class Policy(Settings):
     """One question about finished runs."""
 
@@ -102,7 +121,11 @@ class Policy(Settings):
     candidate: Logs = Field(description="the FP8 runs")
     floor: Logs | None = Field(None, description="further BF16 runs: how far equal runs end apart")
     format: str = Field("", description="log format, where it is not recognised (see `inspect --help`)")
-    columns: dict[str, str] = Field(default_factory=dict, description="names in the logs by ours: {training_loss: ce}")
+    columns: dict[str, str] = Field(
+        default_factory=dict,
+        description="names in the logs by ours: {training_loss: ce}",
+        json_schema_extra={"expected": "a mapping of our names to those in the logs"},
+    )
     margin: Margin = Field(
         "standard",
         description="largest acceptable relative loss gap: standard 0.25 %, strict 0.10 %, fp4 1.0 %, or a fraction (0.005)",
@@ -119,13 +142,12 @@ class Policy(Settings):
     require: tuple[EvidenceName, ...] = Field(
         (), description="evidence without which nothing passes: data, configuration, fp8, schedule"
     )
-    attest: dict[EvidenceName, str] = Field(
-        default_factory=dict, description="what logs cannot prove, by who says so: {fp8: 'J. Doe: kernel trace of run 7'}"
-    )
+    attest: Attested = Field(Attested(), description="what logs cannot prove, by who says so: 'J. Doe: kernel trace of run 7'")
 
     @model_validator(mode="after")
     def consistent(self) -> Self:
-        problems = {f"attest.{name}": "say who says so: 'WHO: what'" for name, said in self.attest.items() if not said.strip()}
+        silent = [name for name, said in self.attest.said.items() if not _names_who(said)]
+        problems = {f"attest.{name}": "say who says what: 'WHO: what'" for name in silent}
         if self.candidate.bundle:
             problems["candidate.bundle"] = "a bundle is a baseline; name the candidate's logs"
         if problems:

@@ -9,9 +9,10 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from fp8migrate.plan.policy import Policy
 from fp8migrate.plan.schema import Plan
 from fp8migrate.plan.tree import Node, Path, Problem, printable
 from fp8migrate.settings import InconsistentError
@@ -32,9 +33,18 @@ class Place:
     line: int
 
 
-def explain(error: ValidationError, root: Node) -> list[Problem]:
-    """Every error as a problem, in the order of the file. `root` is the document that was validated."""
-    problems = [problem for details in error.errors(include_url=False) for problem in _explain(details, root)]
+@dataclass(frozen=True)
+class Document:
+    """A file that was validated, and what may stand in it."""
+
+    root: Node
+    schema: Schema
+
+
+def explain(error: ValidationError, root: Node, model: type[BaseModel] = Plan) -> list[Problem]:
+    """Every error as a problem, in the order of the file. `root` is the document that was validated as a `model`."""
+    document = Document(root, schema_of(model))
+    problems = [problem for details in error.errors(include_url=False) for problem in _explain(details, document)]
     return sorted(dict.fromkeys(problems), key=lambda problem: problem.line)
 
 
@@ -62,20 +72,31 @@ def nearest(word: str, choices: Iterable[str]) -> str:
 
 
 @cache
+def schema_of(model: type[BaseModel]) -> Schema:
+    """The JSON schema of a whole document."""
+    return model.model_json_schema()
+
+
 def plan_schema() -> Schema:
     """The plan's JSON schema."""
-    return Plan.model_json_schema()
+    return schema_of(Plan)
 
 
-def _explain(details: ErrorDetails, root: Node) -> list[Problem]:
-    place = _locate(details["loc"], root)
+@cache
+def _definitions() -> Schema:
+    """Every model that a document may refer to, by its name."""
+    return {**schema_of(Policy)["$defs"], **schema_of(Plan)["$defs"]}
+
+
+def _explain(details: ErrorDetails, document: Document) -> list[Problem]:
+    place = _locate(details["loc"], document)
     kind = details["type"]
     if kind == _TOO_SHORT and _length(place.node) >= resolve(place.schema)["minItems"]:
         return []  # pydantic does not count the items that it refused, each with an error of its own
     if kind == _INCONSISTENT:
-        return _inconsistent(details, place, root)
+        return _inconsistent(details, place, document)
     if kind == _UNKNOWN_KEY:
-        return [_unknown_key(place, details["loc"], root)]
+        return [_unknown_key(place, details["loc"], document)]
     if kind == _MISSING_KEY:
         return [Problem(place.line, place.path, f"missing key; expected {_described(place.schema)}")]
     if kind.startswith("union_tag_"):
@@ -97,31 +118,31 @@ def _described(schema: Schema) -> str:
     return f"{words} ({schema['description']})" if "description" in schema else words
 
 
-def _unknown_key(place: Place, location: Sequence[int | str], root: Node) -> Problem:
-    owner = _locate(location[:-1], root)
+def _unknown_key(place: Place, location: Sequence[int | str], document: Document) -> Problem:
+    owner = _locate(location[:-1], document)
     allowed = list(resolve(owner.schema).get("properties", {}))
     near = nearest(str(location[-1]), allowed).removeprefix("; ")
     hint = f"{near} allowed" if near else "allowed"
     return Problem(place.line, place.path, f"unknown key; {hint}: {', '.join(allowed)}")
 
 
-def _inconsistent(details: ErrorDetails, place: Place, root: Node) -> list[Problem]:
+def _inconsistent(details: ErrorDetails, place: Place, document: Document) -> list[Problem]:
     error = details.get("ctx", {}).get("error")
     if not isinstance(error, InconsistentError):
         return [Problem(place.line, place.path, str(error))]
     located = []
     for key, what in error.problems.items():
-        at = _locate((*place.path, *key.split(".")), root) if key else place
+        at = _locate((*place.path, *key.split(".")), document) if key else place
         located.append(Problem(at.line, at.path, what))
     return located
 
 
-def _locate(location: Sequence[int | str], root: Node) -> Place:
+def _locate(location: Sequence[int | str], document: Document) -> Place:
     """Follow pydantic's location, in which the kinds of a union and the members of another stand among the keys."""
-    schema: Schema = plan_schema()
+    schema: Schema = document.schema
     path: Path = ()
-    node: Node | None = root
-    line = root.line
+    node: Node | None = document.root
+    line = document.root.line
     for item in location:
         schema = resolve(schema)
         if "oneOf" in schema:
@@ -197,7 +218,7 @@ def resolve(schema: Schema) -> Schema:
     while True:
         choices = [choice for choice in schema.get("anyOf", ()) if choice.get("type") != "null"]
         if "$ref" in schema:
-            schema = plan_schema()["$defs"][schema["$ref"].rpartition("/")[2]]
+            schema = _definitions()[schema["$ref"].rpartition("/")[2]]
         elif len(choices) == 1:
             schema = choices[0]
         else:

@@ -35,6 +35,14 @@ def write_all(report: Report, folder: Path) -> dict[str, Path]:
     return written
 
 
+def add_to_job_summary(markdown: Path) -> None:
+    """Append the report to the summary page of a GitHub Actions job, where there is one."""
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if summary:
+        with Path(summary).open("a", encoding="utf-8") as stream:
+            stream.write(markdown.read_text(encoding="utf-8") + "\n")
+
+
 def _replace(path: Path, content: bytes) -> None:
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

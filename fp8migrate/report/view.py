@@ -161,8 +161,10 @@ def _group_tiles(comparison: Comparison) -> tuple[Tile, ...]:
     for one in comparison.groups.efficiency:
         low, high = one.bounds.lower, one.bounds.upper
         known = np.isfinite(low) and np.isfinite(high)
-        detail = (f"{number(low, 3)} to {number(high, 3)}, " if known else "") + f"{len(one.baseline)} v {len(one.candidate)} runs"
-        found.append(Tile(titles[one.metric], f"{number(one.bounds.mean, 3)} ×", detail, f"The candidate's over BF16's; {one.excluded}."))
+        detail = f"{number(low, 3)} to {number(high, 3)}, " if known else ""
+        detail += f"{len(one.baseline)} v {len(one.candidate)} runs"
+        meaning = f"The candidate's over BF16's; {one.excluded}."
+        found.append(Tile(titles[one.metric], f"{number(one.bounds.mean, 3)} ×", detail, meaning))
     return tuple(found)
 
 
@@ -259,7 +261,7 @@ def differences(comparison: Comparison) -> Differences:
 
 def not_run(report: Report) -> tuple[str, ...]:
     """What this report has no evidence for, and why where that is known."""
-    if any(comparison.groups for comparison in report.comparisons) or report.phases and report.phases[0].name == "compare":
+    if [phase.name for phase in report.phases] == ["compare"]:
         skipped = [result for result in report.results if result.status == "skipped"]
         return tuple(f"Check {result.check} skipped: {result.summary}" for result in skipped)
     lines = [f"Phase {phase.name}: not run{_because(phase.note)}" for phase in report.phases if phase.state == "not_run"]

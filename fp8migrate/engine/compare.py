@@ -16,10 +16,11 @@ from fp8migrate.evidence.schema import Comparison
 from fp8migrate.log_verdict import apply_tiers
 from fp8migrate.plan.policy import Logs, Policy
 from fp8migrate.records.configuration import Configuration, configuration_beside
-from fp8migrate.records.find import find_sources
+from fp8migrate.records.find import Found, find_sources
 from fp8migrate.records.logs import LogRecord
 from fp8migrate.records.readers import read_log
 from fp8migrate.records.readers.base import Options
+from fp8migrate.records.source import Source
 from fp8migrate.records.stored_baseline import load, store
 
 # `steps.csv::moe_bf16*`: of a file with several runs, those whose name matches.
@@ -50,8 +51,9 @@ def judge(policy: Policy, *, folder: Path | None = None) -> Judged:
 
     UsageError where something named cannot be read or holds no loss.
     """
-    baseline, candidate = (_read_side(side, policy, folder) for side in (policy.baseline, policy.candidate))
-    floor = _read_side(policy.floor, policy, folder) if policy.floor else Side()
+    reader = _Reader(policy, folder)
+    baseline, candidate = (reader.side(side) for side in (policy.baseline, policy.candidate))
+    floor = reader.side(policy.floor) if policy.floor else Side()
     baseline, candidate = _own_configurations(baseline, candidate)
     for side, what in ((baseline, "baseline"), (candidate, "candidate")):
         if not side.records:
@@ -89,18 +91,37 @@ def refuse_foreign(bundle: str, baseline: Sequence[LogRecord], candidate: Sequen
         raise UsageError(f"is a baseline of other runs than these: {what}", where=bundle, next_step=next_step)
 
 
-def _read_side(logs: Logs, policy: Policy, folder: Path | None) -> Side:
-    if logs.bundle:
-        return Side(load(Path(_within(logs.bundle, folder))))
-    options = Options(policy.format, dict(policy.columns))
+class _Reader:
+    """Reads sides, each log once: both arms may well stand in one file."""
+
+    def __init__(self, policy: Policy, folder: Path | None) -> None:
+        self._policy, self._folder = policy, folder
+        self._options = Options(policy.format, dict(policy.columns))
+        self._read: dict[str, tuple[LogRecord, ...]] = {}
+
+    def side(self, logs: Logs) -> Side:
+        if logs.bundle:
+            return Side(load(Path(_within(logs.bundle, self._folder))))
+        return _read_side(logs, self)
+
+    def find(self, name: str) -> Found:
+        return find_sources([_within(name, self._folder)], format_name=self._policy.format)
+
+    def records(self, source: Source) -> tuple[LogRecord, ...]:
+        if source.name not in self._read:
+            self._read[source.name] = read_log(source, self._options)
+        return self._read[source.name]
+
+
+def _read_side(logs: Logs, reader: _Reader) -> Side:
     records: list[LogRecord] = []
     passed_over: list[str] = []
     beside: list[Configuration] = []
     for name in logs.logs:
         path, pattern = _split(name, logs.runs)
-        found = find_sources([_within(path, folder)], format_name=policy.format)
+        found = reader.find(path)
         passed_over += found.passed_over
-        taken = [(source, record) for source in found.sources for record in read_log(source, options)]
+        taken = [(source, record) for source in found.sources for record in reader.records(source)]
         chosen = [(source, record) for source, record in taken if _wanted(record, pattern, logs.skip_runs)]
         if not chosen:
             raise _no_run(name, pattern, logs.skip_runs, [record.name for _, record in taken])
@@ -161,7 +182,7 @@ def _strip(record: LogRecord, shared: set[str]) -> LogRecord:
 
 def store_baseline(policy: Policy, path: Path, *, version: str, created: str) -> None:
     """Keep the baseline's runs, as they are read now, in one sealed file."""
-    store(_read_side(policy.baseline, policy, None).records, path, version=version, created=created)
+    store(_Reader(policy, None).side(policy.baseline).records, path, version=version, created=created)
 
 
 def policy_text(policy: Policy) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fp8migrate.errors import UsageError
-from fp8migrate.records.readers import READERS
+from fp8migrate.records.readers import recognise
 from fp8migrate.records.source import Source
 
 MAX_FILES = 10_000
@@ -71,6 +71,6 @@ def _of_folder(folder: Path, format_name: str, passed_over: list[str]) -> Iterat
 
 def _is_log(source: Source) -> bool:
     try:
-        return bool(source.head.strip()) and any(reader.matches(source) for reader in READERS)
+        return bool(source.head.strip()) and recognise(source) is not None
     except UsageError:
         return False

@@ -22,13 +22,17 @@ _GZIP = b"\x1f\x8b"
 
 @dataclass
 class Source:
-    """One log. name: as the user gave it, for messages; path: None for standard input. long_lines: skipped so far."""
+    """One log. name: as the user gave it, for messages; path: None for standard input. long_lines: skipped so far.
+
+    recognised: which reader knows it, kept by `readers.recognise`.
+    """
 
     name: str
     path: Path | None
     content: bytes | None = None
     long_lines: int = 0
     num_lines: int = 0
+    recognised: tuple[int, object] | None = field(default=None, repr=False)
     _head: bytes | None = field(default=None, repr=False)
 
     @classmethod

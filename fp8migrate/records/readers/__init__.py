@@ -71,10 +71,20 @@ def reader_of(source: Source, name: str = "", readers: Sequence[Reader] = READER
         )
     if not source.head.strip():
         raise UsageError("is empty", where=source.name)
-    if found := next((reader for reader in readers if reader.matches(source)), None):
+    if found := recognise(source, readers):
         return found
     next_step = "Name its format with --format, or describe it in a YAML file (see the README, Your own logs)."
     raise UsageError("is in no log format that is known", where=source.name, next_step=next_step)
+
+
+def recognise(source: Source, readers: Sequence[Reader] = READERS) -> Reader | None:
+    """The first reader that knows the content. Asked once a source: some look at every line of its head."""
+    key = id(readers)
+    if source.recognised is None or source.recognised[0] != key:
+        source.recognised = (key, next((reader for reader in readers if reader.matches(source)), None))
+    found = source.recognised[1]
+    assert found is None or isinstance(found, Reader)
+    return found
 
 
 def read_log(source: Source, options: Options | None = None, readers: Sequence[Reader] = READERS) -> tuple[LogRecord, ...]:

@@ -17,6 +17,8 @@ _LABELS = {b"loss": "loss", b"grad norm": "grad_norm", b"grad_norm": "grad_norm"
 
 
 def matches(source: Source) -> bool:
+    if b"%) " not in source.head and b"Validation bpb" not in source.head and b"%)|" not in source.head:
+        return False
     return _HEAD.search(without_colours(source.head)) is not None
 
 

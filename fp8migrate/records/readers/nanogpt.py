@@ -36,11 +36,45 @@ def matches(source: Source) -> bool:
 def read(source: Source, options: Options) -> Collector:
     collected = Collector()
     for chunk in source.chunks():
+        if _in_bulk(chunk, collected):
+            continue
         for match in _LINE.finditer(without_colours(chunk)):
             _line(match, collected)
     for run in collected.runs:
         _step_times(run)
     return collected
+
+
+# modded-nanogpt's own two lines, which are nearly all of its logs.
+_USUAL = re.compile(rb"(?m)^step:(\d{1,15})/(\d{1,15}) (?:val_loss:(\d\S{0,40}) )?train_time:(\d{1,15})ms step_avg:\S{1,40}$")
+
+
+def _in_bulk(chunk: bytes, collected: Collector) -> bool:
+    """Take a chunk of usual lines at once; False, with nothing taken, where it has others or its steps go back."""
+    rows = _USUAL.findall(chunk)
+    if (
+        not rows
+        or len(rows) != chunk.count(b"\nstep:") + chunk.startswith(b"step:")
+        or b"\niter " in chunk
+        or b": step:" in chunk
+    ):
+        return False
+    steps = np.array([row[0] for row in rows]).astype(np.float64)
+    last = collected.run.last_step
+    if (np.diff(steps) < 0).any() or (last is not None and steps[0] < last) or len({row[1] for row in rows}) > 1:
+        return False
+    run = collected.at(float(steps[0]))
+    run.last_step, run.expected_last_step = float(steps[-1]), float(rows[0][1])
+    validated = np.array([bool(row[2]) for row in rows])
+    columns = (
+        (_TIMER, steps, [float(row[3]) for row in rows]),
+        ("val_loss", steps[validated], [row[2] for row in rows if row[2]]),
+    )
+    for label, at, values in columns:
+        if at.size:
+            run.column(label).settle()
+            run.column(label).add_block(at, values)
+    return True
 
 
 def _line(match: re.Match[bytes], collected: Collector) -> None:

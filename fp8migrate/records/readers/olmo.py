@@ -25,6 +25,8 @@ class _Block:
 
 
 def matches(source: Source) -> bool:
+    if b"[step=" not in source.head:
+        return False  # the expressions below look at every line
     head = without_colours(source.head)
     return _STEP.search(head) is not None and _METRIC.search(head) is not None
 

@@ -1,6 +1,8 @@
 """Errors that reach users. Each says what, where and what next, and carries its exit code."""
 
 from enum import IntEnum
+from functools import partial
+from typing import Any
 
 
 class ExitCode(IntEnum):
@@ -22,6 +24,10 @@ class UserError(Exception):
     def __init__(self, what: str, *, where: str | None = None, next_step: str | None = None) -> None:
         self.what, self.where, self.next_step = what, where, next_step
         super().__init__(str(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors of a helper process come back whole: what takes keywords is not rebuilt from its message."""
+        return partial(type(self), self.what, where=self.where, next_step=self.next_step), ()
 
     def __str__(self) -> str:
         head = f"{self.where}: {self.what}" if self.where else self.what

@@ -1,9 +1,13 @@
 """Finished runs, from what a policy names to a judged comparison: find, read, compare, judge. Nothing is written."""
 
+import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from multiprocessing import get_context
 from pathlib import Path
 
 from fp8migrate.checks import judge_comparison
@@ -23,6 +27,8 @@ from fp8migrate.records.readers.base import Options
 from fp8migrate.records.source import Source
 from fp8migrate.records.stored_baseline import load, store
 
+# Below this a process of its own takes longer than the log.
+LARGE = 8 << 20
 # `steps.csv::moe_bf16*`: of a file with several runs, those whose name matches.
 _RUNS_OF = "::"
 
@@ -52,6 +58,7 @@ def judge(policy: Policy, *, folder: Path | None = None) -> Judged:
     UsageError where something named cannot be read or holds no loss.
     """
     reader = _Reader(policy, folder)
+    reader.read_ahead([policy.baseline, policy.candidate, *([policy.floor] if policy.floor else [])])
     baseline, candidate = (reader.side(side) for side in (policy.baseline, policy.candidate))
     floor = reader.side(policy.floor) if policy.floor else Side()
     baseline, candidate = _own_configurations(baseline, candidate)
@@ -106,6 +113,18 @@ class _Reader:
 
     def find(self, name: str) -> Found:
         return find_sources([_within(name, self._folder)], format_name=self._policy.format)
+
+    def read_ahead(self, sides: Sequence[Logs]) -> None:
+        """Read large logs side by side, each in a process of its own: nearly all of the time goes into reading."""
+        names = [_split(name, logs.runs)[0] for logs in sides for name in logs.logs]
+        sources = {source.name: source for name in dict.fromkeys(names) for source in self.find(name).sources}
+        large = [source for source in sources.values() if source.path and source.path.stat().st_size >= LARGE]
+        workers = min(len(large), os.cpu_count() or 1)
+        if workers < 2:
+            return
+        with ProcessPoolExecutor(workers, mp_context=get_context("fork" if sys.platform == "linux" else "spawn")) as pool:
+            for source, records in zip(large, pool.map(read_log, large, [self._options] * len(large)), strict=True):
+                self._read[source.name] = records
 
     def records(self, source: Source) -> tuple[LogRecord, ...]:
         if source.name not in self._read:

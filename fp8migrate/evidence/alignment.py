@@ -49,10 +49,10 @@ def align(curves: Sequence[LogSeries], names: Sequence[str]) -> Aligned:
     problems = _unequal_ends(steps, [curve.interval or 1.0 for curve in curves], names, axes[0])
     common = steps[0]
     for other in steps[1:]:
-        common = np.intersect1d(common, other, assume_unique=True)
+        common = common if np.array_equal(common, other) else np.intersect1d(common, other, assume_unique=True)
     if common.size == 0:
         return _nothing(len(curves), f"the logs share none of their {axes[0]}")
-    rows = [value[np.isin(at, common)] for at, value in zip(steps, values, strict=True)]
+    rows = [value if at.size == common.size else value[np.isin(at, common)] for at, value in zip(steps, values, strict=True)]
     for name, at in zip(names, steps, strict=True):
         if (left := at.size - common.size) > 0:
             notes.append(f"{name}: {left} of {at.size} points have no partner at the same step and are left out")

@@ -1,7 +1,6 @@
 """What a logged loss curve shows by itself: that the run did not learn, and where it jumped."""
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from fp8migrate.statistics.robust import robust_mean
@@ -56,7 +55,9 @@ def gross_jumps(losses: Array) -> list[int]:
     """Indices at which a loss is more than twice the largest of the eight before it; the first of each eight."""
     if losses.size <= GROSS_HISTORY:
         return []
-    before = sliding_window_view(losses, GROSS_HISTORY)[:-1]
     with np.errstate(invalid="ignore"):
-        jumps = np.flatnonzero(losses[GROSS_HISTORY:] > GROSS * before.max(axis=1)) + GROSS_HISTORY
+        # More than twice the largest of eight is more than twice the last of them: few steps are left to look at.
+        likely = np.flatnonzero(losses[GROSS_HISTORY:] > GROSS * losses[GROSS_HISTORY - 1 : -1]) + GROSS_HISTORY
+        before = losses[likely[:, None] - np.arange(1, GROSS_HISTORY + 1)]
+        jumps = likely[losses[likely] > GROSS * before.max(axis=1)] if likely.size else likely
     return [int(jump) for place, jump in enumerate(jumps) if place == 0 or jump - jumps[place - 1] > GROSS_HISTORY]

@@ -289,7 +289,8 @@ def _obstacles(
 
 def _other_start(lines: Lines, pairing: Pairing, sides: Sides) -> Obstacle | None:
     """Runs that should be a pair and do not begin with the same loss. Groups may well have seeds of their own."""
-    pairs = pairing.pairs if pairing.kind == "pairs" else ((0, 0),) if len(sides.judged) == 2 else ()
+    one_each = pairing.kind == "unknown" and len(sides.judged) == 2
+    pairs = pairing.pairs if pairing.kind == "pairs" else ((0, 0),) if one_each else ()
     if not pairs or not lines.steps.size or lines.steps[0] > 1:
         return None  # after the first step a difference is no longer one of the start
     count = len(sides.baseline)

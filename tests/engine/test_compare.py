@@ -1,0 +1,288 @@
+"""Finished runs judged from their logs, through the whole path: read, align, pair, check, decide."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fp8migrate.engine.compare import Judged, judge
+from fp8migrate.plan.policy import Logs, Policy
+from fp8migrate.verdict import Verdict, decide
+from tests.logs import STEPS, curve, group, write
+
+SHARED = Path(__file__).parents[3] / "shared" / "logs"
+
+
+def judged(baseline: list[Path] | Path, candidate: list[Path] | Path, **policy: Any) -> Judged:
+    left, right = (tuple(map(str, side if isinstance(side, list) else [side])) for side in (baseline, candidate))
+    return judge(Policy(baseline=Logs(logs=left), candidate=Logs(logs=right), **policy))
+
+
+def verdict(baseline: list[Path] | Path, candidate: list[Path] | Path, **policy: Any) -> Verdict:
+    return decide(judged(baseline, candidate, **policy).results)
+
+
+def one_pair(folder: Path, candidate: "np.ndarray[Any, np.dtype[np.float64]]", baseline: Any = None) -> Verdict:
+    """One run against one on the same batches."""
+    left = write(folder / "bf16" / "log.jsonl", curve(0, data=5) if baseline is None else baseline)
+    return verdict(left, write(folder / "fp8" / "log.jsonl", candidate))
+
+
+def test_equal_groups_pass(tmp_path: Path) -> None:
+    found = verdict(group(tmp_path / "a", 8, data=3), group(tmp_path / "b", 8, first_seed=50, data=3))
+    assert (found.name, found.code) == ("PASS", "PASS")
+
+
+def test_a_gap_of_one_percent_fails_groups_and_pairs(tmp_path: Path) -> None:
+    baseline = group(tmp_path / "a", 4, data=3)
+    assert verdict(baseline, group(tmp_path / "b", 4, gap=0.01, first_seed=50, data=3), serve="fp8").code == "GAP"
+    pairs = [write(tmp_path / "p" / f"{run}.jsonl", curve(60 + run, data=run, gap=0.008)) for run in range(4)]
+    own = [write(tmp_path / "q" / f"{run}.jsonl", curve(run, data=run)) for run in range(4)]
+    found = judged(own, pairs, serve="fp8")
+    assert found.comparisons[0].groups is not None
+    assert found.comparisons[0].groups.pairing == "pairs"
+    assert decide(found.results).code == "GAP"
+
+
+def test_pairs_are_found_whatever_their_order(tmp_path: Path) -> None:
+    """Files in another order on the other side: the noise says which belong together, and each gap is within its pair."""
+    baseline = [write(tmp_path / "a" / f"{run}.jsonl", curve(run, data=run)) for run in range(5)]
+    shuffled = (3, 0, 4, 1, 2)
+    candidate = [write(tmp_path / "b" / f"{i}.jsonl", curve(40 + run, data=run)) for i, run in enumerate(shuffled)]
+    comparison = judged(baseline, candidate).comparisons[0]
+    cell = comparison.cell("candidate", "training_loss", None)
+    assert cell is not None
+    assert cell.groups is None
+    assert [row.status for row in comparison.audit if row.setting == "same data"] == ["same"]
+    finals = [end(curve(40 + run, data=run)) / end(curve(run, data=run)) - 1 for run in range(5)]
+    assert cell.values == pytest.approx(finals, abs=1e-12)
+
+
+def end(losses: "np.ndarray[Any, np.dtype[np.float64]]") -> float:
+    """Median of the means of ten blocks of the last tenth (PARITY.md 3)."""
+    return float(np.median([block.mean() for block in np.split(losses[-100:], 10)]))
+
+
+def test_a_gap_above_the_margin_is_not_the_forward_penalty_alone_unless_that_is_known(tmp_path: Path) -> None:
+    """PARITY.md 3: 0.5 % in training loss, of which the FP8 forward may be a part."""
+    sides = group(tmp_path / "a", 6, data=3), group(tmp_path / "b", 6, gap=0.005, first_seed=50, data=3)
+    assert verdict(*sides).code == "PENALTY_UNKNOWN"
+    assert verdict(*sides, forward_penalty=0.0).code == "GAP"
+    assert verdict(*sides, forward_penalty=0.004).name == "INCONCLUSIVE"
+    assert verdict(*sides, serve="fp8").code == "GAP"
+
+
+def test_few_runs_never_pass(tmp_path: Path) -> None:
+    for baseline, candidate in ((1, 1), (3, 3), (3, 8), (8, 3)):
+        folder = tmp_path / f"{baseline}v{candidate}"
+        sides = group(folder / "a", baseline, data=3), group(folder / "b", candidate, first_seed=50, data=3)
+        assert (verdict(*sides).name, verdict(*sides).code) == ("INCONCLUSIVE", "TOO_FEW_PAIRS")
+
+
+# Megatron's own comparison passes these five (FIELD_NOTES.md).
+
+
+def test_all_nan_is_no_pass(tmp_path: Path) -> None:
+    assert one_pair(tmp_path, np.full(STEPS, np.nan)).code == "NON_FINITE"
+
+
+def test_one_nan_among_fifty_is_no_pass(tmp_path: Path) -> None:
+    losses = curve(1, data=5, steps=50)
+    losses[20] = np.nan
+    assert one_pair(tmp_path, losses, curve(0, data=5, steps=50)).code == "NON_FINITE"
+
+
+def test_a_missing_last_step_is_no_pass(tmp_path: Path) -> None:
+    found = one_pair(tmp_path, curve(1, data=5, steps=50)[:-1], curve(0, data=5, steps=50))
+    assert found.code == "TRUNCATED"
+    assert "runs of unequal length: ends at 49, the longest at 50" in found.why
+
+
+@pytest.mark.parametrize("steps", [50, STEPS])
+@pytest.mark.parametrize("runs", [1, 8])
+def test_one_spike_of_450_times_is_no_pass(tmp_path: Path, steps: int, runs: int) -> None:
+    sides: list[list[Path]] = [[], []]
+    for side, first in enumerate((0, 50)):
+        for run in range(runs):
+            losses = curve(first + run, data=3, steps=steps)
+            if side and run == 0:
+                losses[steps // 2] *= 450
+            sides[side].append(write(tmp_path / str(side) / f"{run}.jsonl", losses))
+    found = judged(sides[0], sides[1])
+    assert decide(found.results).name == "INCONCLUSIVE"
+    assert [r.code for r in found.results if r.check == "spikes"] == ["SPIKES"]
+
+
+@pytest.mark.parametrize("steps", [50, STEPS])
+@pytest.mark.parametrize("runs", [1, 4])
+def test_a_uniform_four_and_a_half_percent_is_no_pass(tmp_path: Path, steps: int, runs: int) -> None:
+    sides = [
+        [
+            write(tmp_path / str(side) / f"{run}.jsonl", curve(50 * side + run, data=3, steps=steps) * factor)
+            for run in range(runs)
+        ]
+        for side, factor in enumerate((1.0, 1.045))
+    ]
+    assert verdict(sides[0], sides[1]).name != "PASS"
+    if runs == 4:
+        assert verdict(sides[0], sides[1], serve="fp8").name == "FAIL"
+
+
+def test_identical_curves_are_no_pass(tmp_path: Path) -> None:
+    """The same files on both sides, and one file among several."""
+    runs = group(tmp_path / "a", 5, data=3)
+    assert verdict(runs, runs).code == "FP8_NOT_ACTIVE"
+    other = group(tmp_path / "b", 5, first_seed=50, data=3)
+    (other / "run0.jsonl").write_bytes((runs / "run2.jsonl").read_bytes())
+    assert verdict(runs, other).code == "FP8_NOT_ACTIVE"
+
+
+@pytest.mark.parametrize("shape", ["flat", "stuck at a uniform guess", "diverged by itself"])
+def test_two_models_that_fail_to_learn_are_no_pass(tmp_path: Path, shape: str) -> None:
+    steps = np.arange(STEPS)
+    level = {
+        "flat": np.full(STEPS, 4.0),
+        "stuck at a uniform guess": 10.8 - 0.2 * steps / STEPS,
+        "diverged by itself": np.where(steps < 600, curve(0, data=9), 7.5),
+    }[shape]
+    sides = [
+        [
+            write(
+                tmp_path / str(side) / f"{run}.jsonl",
+                level + 0.02 * np.random.default_rng(50 * side + run).standard_normal(STEPS),
+            )
+            for run in range(5)
+        ]
+        for side in range(2)
+    ]
+    assert verdict(sides[0], sides[1]).code == "BASELINE_UNHEALTHY"
+
+
+def test_a_fine_tune_that_falls_a_little_has_learned(tmp_path: Path) -> None:
+    """A continued run falls from 2.1 to 2.0: little, and more than its noise."""
+    level = 2.1 - 0.1 * np.arange(STEPS) / STEPS
+    sides = [
+        [
+            write(
+                tmp_path / str(side) / f"{run}.jsonl",
+                level + 0.03 * np.random.default_rng(50 * side + run).standard_normal(STEPS),
+            )
+            for run in range(5)
+        ]
+        for side in range(2)
+    ]
+    assert verdict(sides[0], sides[1]).code != "BASELINE_UNHEALTHY"
+
+
+def test_late_divergence_of_one_run_fails(tmp_path: Path) -> None:
+    candidate = group(tmp_path / "b", 5, first_seed=50, data=3)
+    late = np.clip((np.arange(STEPS) - 850) / 150, 0, 1)
+    write(candidate / "run4.jsonl", curve(54, data=3) * (1 + 0.15 * late))
+    assert verdict(group(tmp_path / "a", 5, data=3), candidate).code == "DIVERGED"
+
+
+def test_data_noise_of_unpaired_runs_is_no_divergence(tmp_path: Path) -> None:
+    """One run against one on other batches: 3 % of noise a step, blocks of ten steps."""
+    for seed in range(5):
+        sides = [write(tmp_path / str(seed) / f"{side}.jsonl", curve(seed + 50 * side)) for side in range(2)]
+        assert verdict(sides[0], sides[1]).code == "TOO_FEW_PAIRS"
+
+
+def test_a_schedule_that_has_not_decayed_is_no_end(tmp_path: Path) -> None:
+    sides = [group(tmp_path / "a", 5, data=3, lr=1e-3), group(tmp_path / "b", 5, first_seed=50, data=3, lr=1e-3)]
+    assert verdict(sides[0], sides[1]).code == "TRUNCATED"
+    from fp8migrate.plan.policy import Attested
+
+    assert verdict(sides[0], sides[1], attest=Attested(schedule="J. Doe: constant by design")).name == "PASS"
+    rates = np.linspace(1e-3, 1e-5, STEPS)
+    decayed = [group(tmp_path / "c", 5, data=3, lr=rates), group(tmp_path / "d", 5, first_seed=50, data=3, lr=rates)]
+    assert verdict(decayed[0], decayed[1]).name == "PASS"
+
+
+def test_configurations_beside_logs_are_compared(tmp_path: Path) -> None:
+    sides = [group(tmp_path / "a", 5, data=3), group(tmp_path / "b", 5, first_seed=50, data=3)]
+    (tmp_path / "a" / "config.yaml").write_text("lr: 1e-3\nbatch: 64\noutput_dir: /a\nbf16: true\n")
+    (tmp_path / "b" / "config.yaml").write_text("lr: 0.001\nbatch: 64\noutput_dir: /b\nbf16: true\nfp8: hybrid\n")
+    found = judged(sides[0], sides[1])
+    assert decide(found.results).name == "PASS"
+    rows = {row.setting: row for row in found.comparisons[0].audit}
+    assert rows["same configuration"].status == "same"
+    assert (rows["fp8"].status, rows["fp8"].expected) == ("different", True)
+    assert (rows["FP8 ran"].status, rows["FP8 ran"].candidate) == ("unknown", "asked for (fp8: hybrid)")
+    (tmp_path / "b" / "config.yaml").write_text("lr: 0.002\nbatch: 64\nfp8: hybrid\nbf16: true\n")
+    spoilt = verdict(sides[0], sides[1])
+    assert spoilt.code == "INVALID_PAIR"
+    assert "lr (0.001 against 0.002)" in spoilt.why
+
+
+def test_a_baseline_that_is_fp16_is_named(tmp_path: Path) -> None:
+    sides = [group(tmp_path / "a", 5, data=3), group(tmp_path / "b", 5, first_seed=50, data=3)]
+    (tmp_path / "a" / "config.yaml").write_text("MODEL_ARGS:\n  --fp16: true\n")
+    found = verdict(sides[0], sides[1])
+    assert found.code == "INVALID_PAIR"
+    assert "FP16" in found.why
+
+
+def test_a_candidate_whose_configuration_says_bf16_is_no_evidence(tmp_path: Path) -> None:
+    sides = [group(tmp_path / "a", 5, data=3), group(tmp_path / "b", 5, first_seed=50, data=3)]
+    for side in sides:
+        (side / "config.yaml").write_text("mixed_precision: bf16\nuse_fp8: false\n")
+    assert verdict(sides[0], sides[1]).code == "FP8_NOT_ACTIVE"
+
+
+def test_one_configuration_for_both_sides_says_nothing(tmp_path: Path) -> None:
+    group(tmp_path, 10, data=3)
+    (tmp_path / "config.yaml").write_text("lr: 1e-3\n")
+    files = sorted(tmp_path.glob("run*.jsonl"))
+    found = judged(files[:5], files[5:])
+    assert [row.status for row in found.comparisons[0].audit if row.setting == "same configuration"] == ["unknown"]
+
+
+def test_speed_memory_and_worth(tmp_path: Path) -> None:
+    """Twice as fast after a slow start; pauses and warm-up do not count; memory is told."""
+    rng = np.random.default_rng(0)
+    sides = []
+    for side, speed in enumerate((1000.0, 2000.0)):
+        for run in range(4):
+            rates = speed * (1 + 0.01 * rng.standard_normal(STEPS))
+            rates[:30] = 10.0
+            rates[500] = 1.0
+            memory = 40e9 * (1 + 0.1 * side)
+            folder = tmp_path / str(side)
+            write(folder / f"{run}.jsonl", curve(50 * side + run, data=3), tokens_per_second=rates, memory_bytes=memory)
+        sides.append(tmp_path / str(side))
+    results = {result.check: result for result in judged(sides[0], sides[1]).results}
+    assert results["speed"].measured == pytest.approx(2.0, rel=0.01)
+    assert results["memory"].measured == pytest.approx(1.1)
+    assert results["worth_it"].code == "WORTH_IT"
+
+
+def test_limits_on_speed_and_memory_gate(tmp_path: Path) -> None:
+    from fp8migrate.plan.policy import AtLeast, AtMost, Metrics
+
+    sides = []
+    for side, speed in enumerate((1000.0, 1100.0)):
+        rates = speed + np.random.default_rng(side).standard_normal(STEPS)
+        columns = {"tokens_per_second": rates, "memory_bytes": 40e9 + 1e9 * side}
+        sides.append(group(tmp_path / str(side), 5, first_seed=50 * side, data=3, **columns))
+    fast = Metrics(speed=AtLeast(at_least=1.05))
+    assert verdict(sides[0], sides[1], metrics=fast).name == "PASS"
+    assert verdict(sides[0], sides[1], metrics=Metrics(speed=AtLeast(at_least=1.2))).code == "TOO_SLOW"
+    assert verdict(sides[0], sides[1], metrics=Metrics(memory=AtMost(at_most=1.0))).code == "TOO_MUCH_MEMORY"
+    supporting = Metrics(memory=AtMost(at_most=1.0, tier="supporting"))
+    assert verdict(sides[0], sides[1], metrics=supporting).code == "SUPPORTING_FAILED"
+    advisory = Metrics(memory=AtMost(at_most=1.0, tier="advisory"))
+    assert verdict(sides[0], sides[1], metrics=advisory).name == "PASS"
+    plain = [group(tmp_path / "c", 5, data=3), group(tmp_path / "d", 5, first_seed=50, data=3)]
+    assert verdict(plain[0], plain[1], metrics=fast).code == "SPEED_UNKNOWN"
+
+
+def test_required_evidence(tmp_path: Path) -> None:
+    from fp8migrate.plan.policy import Attested
+
+    sides = [group(tmp_path / "a", 5, data=3), group(tmp_path / "b", 5, first_seed=50, data=3)]
+    assert verdict(sides[0], sides[1], require=("data",)).name == "PASS"  # the noise shows one data order
+    assert verdict(sides[0], sides[1], require=("data", "fp8")).code == "EVIDENCE_REQUIRED"
+    said = Attested(fp8="J. Doe: kernel trace of run 7")
+    assert verdict(sides[0], sides[1], require=("data", "fp8"), attest=said).name == "PASS"

@@ -130,9 +130,17 @@ def _not_covered(policy: Policy, comparisons: Sequence[Comparison]) -> tuple[str
     return tuple(lines)
 
 
+def _also(report: Report, most: int = 3) -> list[str]:
+    """What else keeps it from a PASS, beside the row that decides: who mends one thing wants to know of the next."""
+    problems = [r for r in report.results if r.status in ("fail", "inconclusive") and not r.advisory and r.code in ROWS]
+    others = list(dict.fromkeys(r.summary for r in problems if r.summary != report.verdict.why))
+    return [*others[:most], *([f"{len(others) - most} more, in the report"] if len(others) > most else [])]
+
+
 def verdict_lines(report: Report) -> tuple[str, ...]:
     """The verdict for the terminal, most important first."""
     told = [report.headline, f"  {report.verdict.why}"]
+    told += [f"  Also: {line}" for line in _also(report)]
     told += [f"  {line}" for line in asides(report.results)]
     told += [f"  Next: {report.verdict.next_step}"] if report.verdict.next_step else []
     return tuple(told)

@@ -124,7 +124,7 @@ RANKED: tuple[Row, ...] = (
         "FP8_NOT_ACTIVE",
         "INCONCLUSIVE",
         "Nothing proves that the candidate ran in FP8.",
-        "Check what was converted and why not; for an A/A test say parity.require_fp8: false.",
+        "Check what was converted and why not (a plan that is an A/A test says parity.require_fp8: false).",
     ),
     Row(
         "LOW_RESOLUTION",

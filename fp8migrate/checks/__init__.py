@@ -18,8 +18,9 @@ LONG_SCREEN_CHECKS = (*PAIR_CHECKS, *drift.LONG_SCREEN_CHECKS)
 # Finished runs of others: what only runs of our own can show (conversion, passes over the data, a bad recipe) is not asked.
 GROUP_CHECKS = (
     *stability.CHECKS,
-    *validity.GROUP_CHECKS,
+    *validity.WHOLE_CHECKS,
     *foreign.CHECKS,
+    *validity.SETUP_CHECKS,
     *drift.CHECKS,
     *parity.GROUP_CHECKS,
     *efficiency.CHECKS,

@@ -133,4 +133,5 @@ CHECKS = (
     Check("resolution", resolution, (PAIRS,)),
     Check("data", data_repeated, (RUNS,), advisory=True),
 )
-GROUP_CHECKS = tuple(check for check in CHECKS if check.name != "data")
+# Of finished runs: whether they are whole is told before whether they can be compared, their configurations after it.
+WHOLE_CHECKS, SETUP_CHECKS = CHECKS[:1], CHECKS[1:3]

@@ -279,7 +279,7 @@ def _obstacles(
     """Why these runs cannot be compared as they are, each once."""
     found = [obstacle for endpoint in primary for obstacle in aligned[endpoint].aligned.problems]
     found += [o for e, lines in aligned.items() if e not in primary for o in lines.aligned.problems if o.code == "TRUNCATED"]
-    found += precision_obstacles(sides.baseline)
+    found += precision_obstacles(sides.baseline, sides.names)
     if policy.attest.schedule is None and (obstacle := schedule_obstacle(sides.judged, sides.names)):
         found.append(obstacle)
     if (lines := aligned.get("training_loss")) and (obstacle := _other_start(lines, pairing, sides)):

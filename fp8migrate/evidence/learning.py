@@ -25,7 +25,7 @@ def not_learned(losses: Array) -> str:
     """Why a run, (steps,) of its training loss, did not learn; empty where it did or where there are too few points to tell.
 
     Of a run from random weights (first loss above 5 nats) a fall of 5 % is asked; of any other, which may start from a trained
-    checkpoint, that its last tenth is lower than its first by more than chance.
+    checkpoint, that its last tenth is lower than its first by more than chance, or by as much.
     """
     finite = losses[np.isfinite(losses)]
     if finite.size < 2 * TENTHS:
@@ -39,7 +39,8 @@ def not_learned(losses: Array) -> str:
         return f"ends at {last:.4g} nats and had been at {best:.4g}: it diverged by itself"
     head, tail = np.concatenate([finite[:1], tenths[0]]), tenths[-1]
     error = float(np.hypot(_error(head), _error(tail)))
-    if float(head.mean() - tail.mean()) <= ERRORS_TO_SHOW * error:
+    fall = float(head.mean() - tail.mean())
+    if fall <= min(ERRORS_TO_SHOW * error, (1 - LEARNED_SHARE_OF_FIRST) * abs(float(head.mean()))):
         return f"does not fall: {head.mean():.4g} nats in its first tenth, {tail.mean():.4g} in its last"
     return ""
 

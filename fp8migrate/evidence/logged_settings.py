@@ -108,16 +108,16 @@ def _is_precision(name: str, left: str | None, right: str | None) -> bool:
     return False
 
 
-def precision_obstacles(baseline: Sequence[LogRecord]) -> list[Obstacle]:
-    """A baseline whose configuration says that it is not BF16."""
-    for record in baseline:
+def precision_obstacles(baseline: Sequence[LogRecord], names: Sequence[str]) -> list[Obstacle]:
+    """A baseline whose configuration says that it is not BF16. names: of its runs."""
+    for record, run in zip(baseline, names, strict=False):
         for name, value in record.settings.items():
             switched_on = _FP16.search(name) and normal(value) not in _OFF
             if switched_on or (_PRECISION.search(name) and _FP16.search(normal(value))):
-                what = f"the baseline {record.name} is FP16, not BF16, by its configuration ({name}: {value})"
+                what = f"the baseline {run} is FP16, not BF16, by its configuration ({name}: {value})"
                 return [Obstacle("INVALID_PAIR", what)]
             if _FP8.search(name) and normal(value) not in _OFF and _asks_for_fp8(name, value):
-                what = f"the baseline {record.name} asks for FP8 itself ({name}: {value})"
+                what = f"the baseline {run} asks for FP8 itself ({name}: {value})"
                 return [Obstacle("INVALID_PAIR", what)]
     return []
 

@@ -286,3 +286,69 @@ def test_required_evidence(tmp_path: Path) -> None:
     assert verdict(sides[0], sides[1], require=("data", "fp8")).code == "EVIDENCE_REQUIRED"
     said = Attested(fp8="J. Doe: kernel trace of run 7")
     assert verdict(sides[0], sides[1], require=("data", "fp8"), attest=said).name == "PASS"
+
+
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the public logs are not at {SHARED}")
+
+
+@needs_shared
+class TestPublicLogs:
+    """SOURCES.md says what is true of them."""
+
+    def test_modded_nanogpt_passes(self) -> None:
+        found = judged(SHARED / "modded-nanogpt" / "baseline", SHARED / "modded-nanogpt" / "this_pr")
+        cell = found.comparisons[0].cell("candidate", "logged_validation_loss", None)
+        assert cell is not None
+        assert cell.groups is not None
+        means = [np.mean(side) for side in cell.groups]
+        assert means == pytest.approx([3.27825, 3.27837], abs=5e-6)
+        assert [np.std(side, ddof=1) for side in cell.groups] == pytest.approx([0.00202, 0.00142], abs=5e-6)
+        assert decide(found.results).name == "PASS"
+        speed = next(r for r in found.results if r.check == "speed")
+        assert speed.measured == pytest.approx(80.73 / 79.68, rel=0.003)
+
+    @pytest.mark.parametrize(
+        ("policy", "code"), [({}, "TOO_FEW_PAIRS"), ({"margin": "strict", "serve": "fp8"}, "GAP")], ids=["standard", "strict"]
+    )
+    def test_nanochat_moe(self, policy: dict[str, Any], code: str) -> None:
+        folder = (str(SHARED / "nanochat-moe"),)
+        sides = [Logs(logs=folder, runs=runs) for runs in ("*bf16*_long", "*fp8_experts*_long*")]
+        found = judge(Policy(baseline=sides[0], candidate=sides[1], **policy))
+        assert decide(found.results).code == code
+        comparison = found.comparisons[0]
+        assert comparison.groups is not None
+        assert (comparison.groups.sizes, comparison.groups.pairing) == ((3, 5), "shared")
+        results = {result.check: result for result in found.results}
+        assert results["parity"].measured == pytest.approx(0.0025, abs=0.0002)
+        assert results["worth_it"].code == "NOT_WORTH_IT"
+        assert results["speed"].measured is not None
+        assert results["speed"].measured < 0.7
+
+    def test_the_megatron_pair_is_none_by_its_configurations_or_by_its_start(self, tmp_path: Path) -> None:
+        golden = SHARED / "megatron-golden"
+        pair = golden / "bf16_named_baseline.json", golden / "fp8_delayed.json"
+        by_configuration = verdict(pair[0], pair[1])
+        assert (by_configuration.name, by_configuration.code) == ("INCONCLUSIVE", "INVALID_PAIR")
+        assert "is FP16, not BF16, by its configuration (MODEL_ARGS.fp16: true)" in by_configuration.why
+        bare = []
+        for path in pair:
+            bare.append(tmp_path / path.name)
+            bare[-1].write_bytes(path.read_bytes())
+        by_start = verdict(bare[0], bare[1])
+        assert by_start.code == "INVALID_PAIR"
+        assert "do not start alike: loss 10.89393 against 10.88321" in by_start.why
+
+    def test_the_truncated_file_is_cut_short(self) -> None:
+        golden = SHARED / "megatron-golden"
+        found = judged(golden / "bf16_named_baseline.json", golden / "truncated_nan_from_1444.json")
+        assert decide(found.results).name == "INCONCLUSIVE"  # the baseline is FP16 besides, by the configuration beside it
+        cut = next(r for r in found.results if r.check == "completeness")
+        assert (cut.status, cut.code) == ("inconclusive", "TRUNCATED")
+        assert "cut short at 1444" in cut.summary
+        assert all(r.status == "pass" for r in found.results if r.check in ("not_diverged", "finite"))
+
+    def test_mlperf_runs_of_unequal_length(self) -> None:
+        files = [SHARED / "mlperf" / f"llama2_70b_lora_{run}.txt" for run in range(3)]
+        found = verdict(files[0], files[2])
+        assert (found.name, found.code) == ("INCONCLUSIVE", "TRUNCATED")
+        assert "unequal length" in found.why

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from fp8migrate.evidence.schema import BaselineEvidence, Comparison, LayerAgreement, PairCurves
+from fp8migrate.evidence.schema import BaselineEvidence, Cell, Comparison, LayerAgreement, PairCurves
 from fp8migrate.records.schema import Series
 from fp8migrate.report import plots
 from fp8migrate.report.cells import Gap
@@ -109,6 +109,12 @@ def _told(value: float | None, tell: Callable[[float], str]) -> str:
     return "not known" if value is None else tell(value)
 
 
+def _unit(comparison: Comparison) -> str:
+    """Of the losses, as the curves have it; runs of our own count nats per token."""
+    unit = comparison.curves[0].baseline.unit if comparison.groups and comparison.curves else ""
+    return unit or "nats per token"
+
+
 def loss_drawing(comparison: Comparison, ident: str) -> Drawing | None:
     panels = [_loss_panel(comparison, fraction) for fraction in _fractions_with_curves(comparison)]
     if not panels:
@@ -116,12 +122,13 @@ def loss_drawing(comparison: Comparison, ident: str) -> Drawing | None:
     said = [
         f"{panel.title or 'At the end'}: mean over {plural(len(panel.candidate), 'pair')}, last block: baseline "
         f"{_told(_last(panel.baseline_mean), lambda x: number(x, 5))}, candidate "
-        f"{_told(_last(panel.candidate_mean), lambda x: number(x, 5))} nats per token."
+        f"{_told(_last(panel.candidate_mean), lambda x: number(x, 5))} {_unit(comparison)}."
         + (f" Not finite from step {number(min(panel.broken_at))} on." if panel.broken_at else "")
         for panel in panels
     ]
-    title = "Training loss of baseline and candidate over steps"
-    return _draw(lambda canvas: plots.loss_figure(panels, canvas), ident, title, " ".join(said), (WIDE, NARROW))
+    title = "Loss of baseline and candidate over steps"
+    unit = _unit(comparison)
+    return _draw(lambda canvas: plots.loss_figure(panels, canvas, unit), ident, title, " ".join(said), (WIDE, NARROW))
 
 
 def gap_drawing(comparison: Comparison, ident: str) -> Drawing | None:
@@ -160,6 +167,30 @@ def strip_drawing(rows: Sequence[Gap], ident: str) -> Drawing | None:
     said = " ".join(_gap_words(row) for row in rows)
     title = ENDPOINT_WORDS[rows[0].endpoint]
     return _draw(lambda canvas: plots.forest_figure(rows, canvas, headings=False), ident, title, said, (HALF,))
+
+
+def finals_drawing(comparison: Comparison, ident: str) -> Drawing | None:
+    """Where each run ended, of the comparisons that have a single start."""
+    panels = [
+        plots.Finals(ENDPOINT_WORDS[cell.endpoint], _unit(comparison), *_ends(cell))
+        for cell in comparison.cells
+        if cell.arm == "candidate" and cell.fraction is None and cell.deltas and cell.endpoint != "forward_penalty"
+    ]
+    if not panels:
+        return None
+    said = [
+        f"{panel.title}: BF16 {number(min(panel.baseline), 6)} to {number(max(panel.baseline), 6)}, "
+        f"FP8 {number(min(panel.candidate), 6)} to {number(max(panel.candidate), 6)}."
+        for panel in panels
+    ]
+    title = "Final values of the runs of both arms"
+    return _draw(lambda canvas: plots.finals_figure(panels, canvas), ident, title, " ".join(said), (WIDE, NARROW))
+
+
+def _ends(cell: Cell) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    if cell.groups is not None:
+        return cell.groups
+    return tuple(d.baseline for d in cell.deltas), tuple(d.candidate for d in cell.deltas)
 
 
 def baseline_drawings(baseline: BaselineEvidence) -> tuple[Drawing, ...]:

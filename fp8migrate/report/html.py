@@ -36,10 +36,17 @@ class ComparisonView:
     loss: Drawing | None
     gap: Drawing | None
     forest: Drawing | None
+    finals: Drawing | None
     quality: tuple[Gap, ...]
     quality_drawing: Drawing | None
     penalty: tuple[Gap, ...]
     penalty_drawing: Drawing | None
+
+    @property
+    def curves_of(self) -> str:
+        """What the curves show: of finished runs that log no training loss, their validation."""
+        training = any(gap.endpoint == "training_loss" for gap in self.gaps)
+        return "validation loss" if self.it.groups and not training else "training loss"
 
     @property
     def sampling_unknown(self) -> bool:
@@ -87,6 +94,7 @@ def render(report: Report) -> str:
             report=report,
             code=view.code_of(report),
             emulated=view.is_emulated(report),
+            of_logs=view.is_of_logs(report),
             tiles=view.tiles(report),
             not_run=view.not_run(report),
             comparisons=comparisons,
@@ -168,6 +176,7 @@ def _comparison(title: str, comparison: Comparison, ident: str) -> ComparisonVie
         loss=figures.loss_drawing(comparison, f"{ident}-loss"),
         gap=figures.gap_drawing(comparison, f"{ident}-gap"),
         forest=figures.forest_drawing(rows, f"{ident}-forest"),
+        finals=figures.finals_drawing(comparison, f"{ident}-finals"),
         quality=quality,
         quality_drawing=figures.strip_drawing(quality, f"{ident}-quality"),
         penalty=penalty,

@@ -350,6 +350,53 @@ def _forest_text(axes: "Axes", canvas: Canvas, place: _Row, label: str, numbers:
             axes.text(x, place.y - lift, text, transform=across, va="center", ha="right", fontsize=size)
 
 
+@dataclass(frozen=True)
+class Finals:
+    """Final values of the runs of both arms at one endpoint. unit: of the values."""
+
+    title: str
+    unit: str
+    baseline: tuple[float, ...]
+    candidate: tuple[float, ...]
+
+
+# Each arm has a mark of its own, so that nothing hangs on colour.
+_FINAL_MARKS = (("baseline", "BF16", "s"), ("candidate", "FP8", "o"))
+
+
+def finals_figure(panels: Sequence[Finals], canvas: Canvas) -> "Figure":
+    """Every run as a mark, its arm's mean as a bar: how far runs scatter, and how far the arms are apart."""
+    height, gap, bottom, top = 62.0, 44.0, 40.0, 24.0
+    total = top + len(panels) * height + (len(panels) - 1) * gap + bottom
+    figure = _figure(canvas, total)
+    left, right = 108.0, 14.0
+    for place, panel in enumerate(panels):
+        base = total - top - (place + 1) * height - place * gap
+        box = (left / canvas.width, base / total, (canvas.width - left - right) / canvas.width, height / total)
+        _finals(figure.add_axes(box), panel)
+    return figure
+
+
+def _finals(axes: "Axes", panel: Finals) -> None:
+    for y, (arm, _, mark) in enumerate(_FINAL_MARKS):
+        values: tuple[float, ...] = getattr(panel, arm)
+        finite = [value for value in values if math.isfinite(value)]
+        # Runs with nearly the same end would hide each other on one line.
+        ys = [y + 0.16 * ((place % 3) - 1) for place in range(len(finite))]
+        axes.plot(
+            finite, ys, mark, color=COLOURS[arm], markersize=5.5, markerfacecolor="none", markeredgewidth=1.3, linestyle="none"
+        )
+        if finite:
+            mean = sum(finite) / len(finite)
+            axes.plot([mean, mean], [y - 0.36, y + 0.36], color=COLOURS[arm], linewidth=2.4)
+    axes.set_ylim(1.6, -0.6)
+    axes.set_yticks([0, 1], [f"{words}, n = {len(getattr(panel, arm))}" for arm, words, _ in _FINAL_MARKS])
+    axes.grid(visible=False, axis="y")
+    axes.margins(x=0.04)
+    axes.set_xlabel(panel.unit)
+    axes.set_title(panel.title)
+
+
 def levels_figure(levels: Sequence[Level], canvas: Canvas, unit: str, limit: float | None) -> "Figure":
     """Named values as points on a line each (SQNR per layer), with the limit that they are held against."""
     pitch, bottom = 19.0, 38.0

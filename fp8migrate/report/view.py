@@ -61,6 +61,7 @@ class Differences:
     unknown: tuple[AuditRow, ...]
     precision: tuple[AuditRow, ...]
     same: tuple[AuditRow, ...]
+    attested: tuple[AuditRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,11 @@ def is_emulated(report: Report) -> bool:
     """Whether any of the evidence comes from emulated FP8. Then nothing is said about speed."""
     integration = report.integration is not None and report.integration.emulated
     return integration or any(comparison.emulated for comparison in report.comparisons)
+
+
+def is_of_logs(report: Report) -> bool:
+    """Whether it judges finished runs of others: no phases, no plan."""
+    return [phase.name for phase in report.phases] == ["compare"]
 
 
 def code_of(report: Report) -> str:
@@ -144,7 +150,7 @@ def main_comparison(report: Report) -> Comparison | None:
 def tiles(report: Report) -> tuple[Tile, ...]:
     comparison = main_comparison(report)
     if comparison is not None and comparison.groups:
-        return _group_tiles(comparison)
+        return (*_group_tiles(comparison), *_worth_tile(report))
     found = [_quality_tile(comparison), _penalty_tile(report, comparison), _coverage_tile(report), _pairs_tile(comparison)]
     return tuple(tile for tile in found if tile is not None)
 
@@ -166,6 +172,16 @@ def _group_tiles(comparison: Comparison) -> tuple[Tile, ...]:
         meaning = f"The candidate's over BF16's; {one.excluded}."
         found.append(Tile(titles[one.metric], f"{number(one.bounds.mean, 3)} ×", detail, meaning))
     return tuple(found)
+
+
+def _worth_tile(report: Report) -> tuple[Tile, ...]:
+    """Whether the move pays, where the logs hold a speed."""
+    found = next((result for result in report.results if result.check == "worth_it" and result.interval), None)
+    if found is None or found.interval is None:
+        return ()
+    value = {"WORTH_IT": "yes", "NOT_WORTH_IT": "no"}.get(found.code, "not known")
+    detail = f"{number(found.interval[0], 3)} to {number(found.interval[1], 3)} × at equal quality, asked {number(found.limit or 0.0, 3)}"
+    return (Tile("Worth it", value, detail, "Speed-up after the BF16 training that makes up for the gap."),)
 
 
 def _with_bounds(gap: Gap, comparison: Comparison) -> str:
@@ -256,12 +272,13 @@ def differences(comparison: Comparison) -> Differences:
         unknown=tuple(row for row in rows if row.status == "unknown"),
         precision=tuple(row for row in rows if row.status == "different" and row.expected),
         same=tuple(row for row in rows if row.status == "same"),
+        attested=tuple(row for row in rows if row.status == "attested"),
     )
 
 
 def not_run(report: Report) -> tuple[str, ...]:
     """What this report has no evidence for, and why where that is known."""
-    if [phase.name for phase in report.phases] == ["compare"]:
+    if is_of_logs(report):
         skipped = [result for result in report.results if result.status == "skipped"]
         return tuple(f"Check {result.check} skipped: {result.summary}" for result in skipped)
     lines = [f"Phase {phase.name}: not run{_because(phase.note)}" for phase in report.phases if phase.state == "not_run"]

@@ -105,6 +105,7 @@ class _Reader:
         self._policy, self._folder = policy, folder
         self._options = Options(policy.format, dict(policy.columns))
         self._read: dict[str, tuple[LogRecord, ...]] = {}
+        self._found: dict[str, Found] = {}
 
     def side(self, logs: Logs) -> Side:
         if logs.bundle:
@@ -112,13 +113,16 @@ class _Reader:
         return _read_side(logs, self)
 
     def find(self, name: str) -> Found:
-        return find_sources([_within(name, self._folder)], format_name=self._policy.format)
+        """Each name is looked up once: standard input can be read only once."""
+        if name not in self._found:
+            self._found[name] = find_sources([_within(name, self._folder)], format_name=self._policy.format)
+        return self._found[name]
 
     def read_ahead(self, sides: Sequence[Logs]) -> None:
         """Read large logs side by side, each in a process of its own: nearly all of the time goes into reading."""
         names = [_split(name, logs.runs)[0] for logs in sides for name in logs.logs]
         sources = {source.name: source for name in dict.fromkeys(names) for source in self.find(name).sources}
-        large = [source for source in sources.values() if source.path and source.path.stat().st_size >= LARGE]
+        large = [source for source in sources.values() if source.size >= LARGE]
         workers = min(len(large), os.cpu_count() or 1)
         if workers < 2:
             return

@@ -46,6 +46,14 @@ class Source:
         return name[:-3] if name.lower().endswith(".gz") else name
 
     @property
+    def size(self) -> int:
+        """Bytes of the file; 0 where there is none to be measured."""
+        try:
+            return self.path.stat().st_size if self.path else 0
+        except OSError:
+            return 0
+
+    @property
     def head(self) -> bytes:
         """The first 64 KiB, by which a format is recognised."""
         if self._head is None:
@@ -62,13 +70,13 @@ class Source:
         rest = b""
         with self._open() as stream:
             while piece := self._guarded(lambda: stream.read(CHUNK_BYTES)):
-                whole, found, tail = piece.rpartition(b"\n")
-                if not found:
+                cut = piece.rfind(b"\n") + 1
+                if not cut:
                     # Still inside one line: keep just enough to know that it is too long.
                     rest = (rest + piece)[: MAX_LINE_BYTES + 1]
                     continue
-                yield self._bounded(rest + whole + found)
-                rest = tail
+                yield self._bounded(b"".join((rest, memoryview(piece)[:cut])))
+                rest = piece[cut:]
         if rest:
             yield self._bounded(rest + b"\n")
 
@@ -90,10 +98,10 @@ class Source:
         if b"\r" in chunk:
             # Windows' line ends, and progress bars that draw over themselves.
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        lines = chunk.split(b"\n")
-        self.num_lines += len(lines) - 1
-        if max(map(len, lines)) <= MAX_LINE_BYTES:
+        self.num_lines += chunk.count(b"\n")
+        if not _has_long_lines(chunk):
             return chunk
+        lines = chunk.split(b"\n")
         kept = [line for line in lines if len(line) <= MAX_LINE_BYTES]
         self.long_lines += len(lines) - len(kept)
         return b"\n".join(kept)
@@ -115,3 +123,14 @@ class Source:
             return read()
         except (OSError, EOFError, zlib.error) as error:
             raise UsageError(f"cannot be read: {error}", where=self.name, next_step="Is the file whole?") from error
+
+
+def _has_long_lines(chunk: bytes) -> bool:
+    """Whether a line is longer than MAX_LINE_BYTES: from each line's end another one must be found within so many bytes."""
+    start = 0
+    while start < len(chunk):
+        end = chunk.rfind(b"\n", start, start + MAX_LINE_BYTES + 1)
+        if end < 0:
+            return True
+        start = end + 1
+    return False

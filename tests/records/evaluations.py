@@ -3,8 +3,14 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp8migrate.records.items import Item, ItemRecord, TaskScores
 
 DATE = "2026-03-01T10-00-00.123456"
 LATER = "2026-03-02T11-30-00.5"
@@ -85,3 +91,17 @@ def answered(folder: Path, tasks: Mapping[str, Sequence[float]], *, date: str = 
     document = results({task: {"acc,none": sum(v) / len(v), "acc_stderr,none": 0.01} for task, v in tasks.items()}, **changes)
     rows = {task: [sample(k, {"acc": value}) for k, value in enumerate(values)] for task, values in tasks.items()}
     return write(folder, document | {"n-samples": counts}, rows, date)
+
+
+def record(name: str, tasks: Mapping[str, TaskScores], **settings: str) -> ItemRecord:
+    """An evaluation as read, of a model in a folder of its own."""
+    known = {"model": "hf", "model_name": name, "model_args.pretrained": name, "limit": "none"}
+    return ItemRecord(f"evals/{name}/results_{DATE}.json", name, tasks, known | settings)
+
+
+def scores(task: str, values: Sequence[float] | NDArray[np.float64], **changes: Any) -> TaskScores:
+    """A task whose documents scored these values. Prompts are the same in every arm; log-likelihoods are not known."""
+    x = np.asarray(values, dtype=np.float64)
+    items = {f"{task} {k}": Item(float(value), None, f"prompt {k}", "", bool(np.isfinite(value))) for k, value in enumerate(x)}
+    found = TaskScores(task, "acc", "none", True, float(x.mean()), None, x.size, 5, "1.0", items)
+    return replace(found, **changes)

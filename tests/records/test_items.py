@@ -16,6 +16,9 @@ from fp8migrate.records.items import Item, ItemRecord, find_items
 from tests.records.evaluations import DATE, LATER, answered, digest, results, sample, write
 
 
+REAL = Path(__file__).parent / "lm_eval_0_4_13"
+
+
 def one(path: Path) -> ItemRecord:
     (record,) = find_items([str(path)]).records
     return record
@@ -42,6 +45,21 @@ def test_scores_documents_and_settings_of_a_run(tmp_path: Path) -> None:
     assert (record.settings["limit"], record.settings["batch_size"], record.settings["fewshot_seed"]) == ("none", "8", "1234")
     assert record.notes == ()
     assert found.files == {file.resolve() for file in (tmp_path / "bf16").iterdir()}
+
+
+def test_what_the_harness_itself_wrote() -> None:
+    """A run of lm_eval 0.4.13 on its dummy model: a group of two tasks, and one task with two filters."""
+    found = find_items([str(REAL)])
+    (record,) = found.records
+    assert len(found.files) == 4
+    assert record.notes == ()
+    toy, generated = record.tasks["toy"], record.tasks["toy_gen"]
+    assert (toy.metric, toy.score, toy.num_items, toy.subtasks) == ("acc_norm", 0.5, 6, ("toy_one", "toy_two"))
+    assert [item.value for item in items_of(record, "toy").values()] == [0.0, 1.0, 1.0, 1.0, 0.0, 0.0]
+    assert len({item.cluster for item in items_of(record, "toy").values()}) == 2
+    assert all(item.answers and item.finite for item in items_of(record, "toy").values())
+    assert (generated.metric, generated.filter, generated.num_items) == ("exact_match", "strict-match", 3)
+    assert (record.settings["model"], record.settings["lm_eval_version"]) == ("dummy", "0.4.13")
 
 
 def test_a_results_file_named_by_itself_brings_its_samples(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 
-from tests.benchmarks import advisor, commands, emulation, error_rates, reading, worker
+from tests.benchmarks import advisor, commands, emulation, error_rates, fuzz, reading, worker
 
 BENCHMARKS = {
     "help": commands.run,
@@ -13,6 +13,7 @@ BENCHMARKS = {
     "emulation-compiled": emulation.run_compiled,
     "memory": emulation.run_memory,
     "error_rates": error_rates.run,
+    "fuzz": fuzz.run,
 }
 
 

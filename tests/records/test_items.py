@@ -15,7 +15,6 @@ from fp8migrate.errors import UsageError
 from fp8migrate.records.items import Item, ItemRecord, find_items
 from tests.records.evaluations import DATE, LATER, answered, digest, results, sample, write
 
-
 REAL = Path(__file__).parent / "lm_eval_0_4_13"
 
 

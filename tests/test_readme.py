@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from fp8migrate.cli import app
@@ -11,7 +12,7 @@ from fp8migrate.engine.preflight import preflight
 from fp8migrate.errors import ExitCode
 from fp8migrate.facts.operands import GEMMS
 from fp8migrate.facts.recipes import MIGRATION_RECIPES
-from fp8migrate.plan.load import load_plan
+from fp8migrate.plan.load import load_plan, load_policy
 from fp8migrate.records.readers import read_log
 from fp8migrate.records.readers.base import Options
 from fp8migrate.records.source import Source
@@ -24,7 +25,7 @@ YAML = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
 
 def test_the_plan_in_the_readme_can_be_run(tmp_path: Path) -> None:
     """Also with the candidate that the README shows further down in the place of the first."""
-    plan, candidate, _ = YAML
+    plan, candidate = YAML[:2]
     for text in (plan, re.sub(r"candidate:\n(?:  .*\n)+", candidate, plan)):
         (tmp_path / "plan.yaml").write_text(text)
         loaded = load_plan(tmp_path / "plan.yaml")
@@ -38,6 +39,19 @@ def test_the_log_format_in_the_readme_reads_what_it_describes(tmp_path: Path) ->
     options = Options(format=str(tmp_path / "mine.yaml"))
     (run,) = read_log(Source("log", None, b"at 10 we lose 2.500\nat 20 we lose 2.125\n"), options)
     assert (run.format, run.series["training_loss"].values.tolist()) == ("mine", [2.5, 2.125])
+
+
+def test_the_gate_policy_in_the_readme_is_one(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(YAML[3])
+    policy = load_policy(tmp_path / "policy.yaml")
+    assert (policy.require, policy.metrics.tier_of("training_loss")) == (("configuration", "fp8"), "supporting")
+
+
+@pytest.mark.parametrize("text", YAML[4:6])
+def test_the_ci_jobs_in_the_readme_gate_on_that_policy(text: str) -> None:
+    assert "fp8migrate gate ci/policy.yaml" in text
+    assert isinstance(yaml.safe_load(text), dict)
+    assert "reports/nightly" in text
 
 
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"(?:^|`)fp8migrate ([a-z-]+)", README, re.MULTILINE)) - {"answers"}))

@@ -46,6 +46,8 @@ def align(curves: Sequence[LogSeries], names: Sequence[str]) -> Aligned:
             if (curve.interval or interval) < interval:
                 steps[index], values[index] = _means(steps[index], values[index], coarse, interval)
                 notes.append(f"{names[index]}: averaged over {interval:g} {axes[0]}, as the other logs are")
+    if empty := next((name for name, at in zip(names, steps, strict=True) if at.size == 0), None):
+        return _nothing(len(curves), f"{empty} fills no interval of {interval:g} {axes[0]} over which another log averages")
     problems = _unequal_ends(steps, [curve.interval or 1.0 for curve in curves], names, axes[0])
     common = steps[0]
     for other in steps[1:]:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tempfile
+from base64 import b64encode
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,10 +39,12 @@ def run() -> Iterator[tuple[str, str]]:
         corpus.mkdir()
         for name, content in SEEDS.items():
             (corpus / name.replace(" ", "-")).write_bytes(content)
-        limits = [f"-max_total_time={SECONDS}", "-timeout=20", "-rss_limit_mb=2048", "-max_len=20000"]
+        limits = [f"-max_total_time={SECONDS}", "-timeout=20", "-rss_limit_mb=2048", "-max_len=20000", f"-artifact_prefix={folder}/"]
         command = [sys.executable, "-c", _PROGRAM, *limits, str(corpus)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
+            for found in Path(folder).glob("*-*"):
+                print(f"{found.name}: {b64encode(found.read_bytes()).decode()}")
             raise AssertionError(f"the fuzzer found something:\n{done.stdout[-4000:]}\n{done.stderr[-6000:]}")
         runs = [line for line in done.stderr.splitlines() if line.startswith("Done ")]
         yield "fuzzing of readers and comparison", runs[0] if runs else "no crash, no hang, no PASS"

@@ -97,3 +97,11 @@ def test_a_nan_spoils_the_mean_it_is_in_and_no_other() -> None:
 def test_points_before_and_after_the_common_steps_are_counted_too() -> None:
     found = align([series([1, 2, 3, 4], [4, 3, 2, 1]), series([2, 3], [6, 5])], ["a", "b"])
     assert found.notes == ("a: 2 of 4 points have no partner at the same step and are left out",)
+
+
+def test_a_log_that_fills_no_interval_of_an_averaging_one_is_a_problem() -> None:
+    """Found by fuzzing: three single steps can give no mean over ten."""
+    fine, coarse = series([1, 2, 3], [4, 3, 2]), series([10, 20, 30], [4, 3, 2], averaging="mean over 10 steps")
+    found = align([fine, coarse], ["a", "b"])
+    assert [problem.what for problem in found.problems] == ["a fills no interval of 10 steps over which another log averages"]
+    assert found.values.shape == (2, 0)

@@ -52,6 +52,12 @@ class Column:
             steps, values = steps[~lacking], values[~lacking]
         self.blocks.append(Block(steps, values, tuple(tokens[-DIGIT_SAMPLES:])))
 
+    def add_read(self, block: Block, lacking: int) -> None:
+        """Points that were read already, and how many beside them were missing."""
+        self.settle()
+        self.missing += lacking
+        self.blocks.append(block)
+
     def numbers(self) -> tuple[Array, Array, int | None]:
         """All steps and values, and the digits that the last of them were written with, None for full precision."""
         self.settle()

@@ -27,7 +27,7 @@ EXIT_CODES = (
 )
 
 # Options that take every word up to the next option, as a shell user expects of a list of files.
-_GREEDY = ("--against", "--floor")
+_GREEDY = ("--against", "--baseline", "--floor")
 # Options that hold for the side of `--against` where they stand behind it.
 _SIDED = {"--runs": "--against-runs", "--skip-runs": "--against-skip-runs"}
 
@@ -313,6 +313,51 @@ def gate(
         from fp8migrate.plan.load import load_policy
 
         _judge(load_policy(file), reports, folder=file.resolve().parent)
+
+
+@app.command(cls=Sides)
+def watch(
+    log: Annotated[str, typer.Argument(metavar="RUN", help="The log of the FP8 run, as it grows; FILE::RUN.")],
+    baseline: Annotated[
+        list[str], typer.Option("--baseline", metavar="LOG…", help="The BF16 run, or several: their mean is the curve.")
+    ],
+    floor: Annotated[
+        list[str] | None, typer.Option("--floor", metavar="LOG…", help="Further BF16 runs: how far equal runs lie apart.")
+    ] = None,
+    margin: Annotated[
+        str, typer.Option("--margin", metavar="NAME|X", help="standard (0.25 %), strict (0.10 %), fp4 (1.0 %), 0.005 or 0.5%.")
+    ] = "standard",
+    serve: Annotated[str, typer.Option("--serve", metavar="bf16|fp8", help="Precision in which it will be served.")] = "bf16",
+    forward_penalty: Annotated[
+        str, typer.Option("--forward-penalty", metavar="X", help="What the FP8 forward alone adds to the logged loss.")
+    ] = "",
+    every: Annotated[float, typer.Option("--every", metavar="SECONDS", help="Time between two looks at the log.")] = 10.0,
+    once: Annotated[bool, typer.Option("--once", help="Judge the log as it stands and stop.")] = False,
+    format_name: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="Read the logs as this format, or as a YAML file describes.")
+    ] = "",
+    columns: Annotated[
+        list[str] | None,
+        typer.Option("--columns", metavar="OURS=THEIRS", help="Name a column: training_loss=ce, step=t, run=job. Repeatable."),
+    ] = None,
+) -> None:
+    """Follow a live FP8 run by its log and exit with 3 as soon as it is worse than BF16. It never says that a run passes."""
+    with _guarded():
+        from fp8migrate.engine.watch import request_of, watch_run
+
+        request = request_of(
+            run=log,
+            baseline=baseline,
+            floor=floor or [],
+            margin=margin,
+            serve=serve,
+            forward_penalty=forward_penalty,
+            every=every,
+            once=once,
+            format_name=format_name,
+            columns=columns or [],
+        )
+        raise typer.Exit(watch_run(request))
 
 
 def reports_of(file: Path, reports: Path) -> Path:

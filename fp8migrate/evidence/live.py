@@ -202,9 +202,9 @@ def _same_kind(first: LogSeries, other: LogSeries, name: str) -> None:
 def _refuse_copies(series: Sequence[LogSeries], names: Sequence[str]) -> None:
     seen: dict[bytes, str] = {}
     for name, one in zip(names, series, strict=True):
-        other = seen.setdefault(one.values.tobytes(), name)
-        if other != name:
-            raise UsageError(f"equals {other} at every step: it tells nothing of the noise", where=name)
+        if (content := one.values.tobytes()) in seen:
+            raise UsageError(f"equals {seen[content]} at every step: it tells nothing of the noise", where=name)
+        seen[content] = name
 
 
 def _refuse_short(series: Sequence[LogSeries], names: Sequence[str]) -> None:

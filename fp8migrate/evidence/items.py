@@ -129,12 +129,11 @@ def compare_items(
     names = list(dict.fromkeys(name for record in (*baseline, *candidate) for name in record.tasks))
     tasks = tuple(_task(name, baseline, candidate, replicates, margin_task) for name in names)
     compared = [task for task in tasks if task.difference is not None]
-    differences = [task.difference for task in tasks if task.difference is not None]
     return ItemComparison(
         baseline=tuple(record.name for record in baseline),
         candidate=tuple(record.name for record in candidate),
         tasks=tasks,
-        macro=macro_difference(differences, _macro_sd(compared, replicates)) if differences else None,
+        macro=_macro(compared, replicates) if compared else None,
         margin_macro=margin_macro,
         margin_task=margin_task,
         replicates=len(replicates),
@@ -340,6 +339,7 @@ def _difference(
         errors=(max(errors), max(errors)) if len(errors) == 2 * len(scores) else None,
         n=(min(counts), min(counts)) if len(counts) == 2 * len(scores) else None,
         run_sd=sd,
+        run_freedom=_freedom(len(replicates)),
     )
     number = min(counts) if counts else None
     return replace(start, baseline=means[0], candidate=means[1], difference=found, num_items=number, replicates=len(replicates))
@@ -369,7 +369,7 @@ def _paired(
     if any(first[key].cluster for key in keys):
         clusters = [first[key].cluster or key for key in keys]
     x, y = means if higher else (1 - means[0], 1 - means[1])
-    found = paired_difference(x, y, clusters=clusters, run_sd=sd)
+    found = paired_difference(x, y, clusters=clusters, run_sd=sd, run_freedom=_freedom(len(replicates)))
     return replace(
         start,
         baseline=float(means[0].mean()),
@@ -424,6 +424,17 @@ def _discordance(
 
 
 # All tasks
+
+
+def _freedom(replicates: int) -> float:
+    """Degrees of freedom of s_run; with a single run there is none, and s_run is not known."""
+    return max(1, replicates - 1)
+
+
+def _macro(compared: Sequence[TaskComparison], replicates: Sequence[ItemRecord]) -> MacroDifference:
+    differences = [task.difference for task in compared if task.difference is not None]
+    fewest = min(task.replicates for task in compared)
+    return macro_difference(differences, _macro_sd(compared, replicates), _freedom(fewest))
 
 
 def _macro_sd(compared: Sequence[TaskComparison], replicates: Sequence[ItemRecord]) -> float | None:

@@ -248,3 +248,30 @@ def test_any_scores_give_finite_bounds_that_clusters_never_narrow(rows: list[tup
     assert np.isfinite([*alone.bounds(), *together.bounds()]).all()
     assert together.sampling_error >= alone.sampling_error
     assert together.lower <= together.delta <= together.upper
+
+
+def test_run_noise_told_by_two_runs_has_students_quantile() -> None:
+    """t(.95, ν = 1) = 6.3138, by tables: two runs say little about how far runs differ."""
+    b, c = np.zeros(1000), np.zeros(1000)
+    b[:50], c[50:100] = 1, 1
+    known = paired_difference(b, c, run_sd=0.01)
+    told = paired_difference(b, c, run_sd=0.01, run_freedom=1)
+    items = 1.6448536 * np.sqrt(100) / 1000
+    assert known.lower == pytest.approx(-np.hypot(items, 1.6448536 * np.sqrt(2) * 0.01), abs=1e-7)
+    assert told.lower == pytest.approx(-np.hypot(items, 6.3137515 * np.sqrt(2) * 0.01), abs=1e-7)
+
+
+@pytest.mark.parametrize("replicates", [2, 4])
+def test_a_task_at_its_margin_passes_in_five_percent_whatever_the_run_noise(replicates: int) -> None:
+    """Two points worse, 5,000 items, 5 % discordance, runs that differ by half a point: at most 5 % and three errors pass."""
+    rng, margin, n, run = np.random.default_rng(1), 0.02, 5000, 0.005
+    passed, draws = 0, 1500
+    for _ in range(draws):
+        shift = run * (rng.standard_normal() - rng.standard_normal())
+        share_c = 0.025 - margin / 2 + shift / 2
+        worse, better = rng.multinomial(n, [0.05 - share_c, share_c, 0.95])[:2]
+        b, c = np.zeros(n), np.zeros(n)
+        b[:worse], c[worse : worse + better] = 1, 1
+        told = run * np.sqrt(rng.chisquare(replicates - 1) / (replicates - 1))
+        passed += paired_difference(b, c, run_sd=told, run_freedom=replicates - 1).lower > -margin
+    assert passed / draws <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / draws)

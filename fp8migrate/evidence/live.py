@@ -494,10 +494,8 @@ def _said_once(floor: Floor | None, question: Question, shifted: bool) -> list[s
         )
     elif floor.degrees < 3:
         found.append(f"the noise is known from too few runs to see small gaps ({floor.degrees} degrees of freedom): give more")
-    if floor is not None and floor.known.size // floor.thinning < _FEWEST_BETS:
-        found.append(
-            f"{floor.known.size // floor.thinning} bets over the whole run are too few for an alarm by them: log more often"
-        )
+    if floor is not None and (bets := floor.known.size // floor.thinning) < _FEWEST_BETS:
+        found.append(f"{bets} bets over the whole run are too few for an alarm by them (blocks of 1 % need 500 steps)")
     if floor is not None and not floor.known.all():
         found.append(f"BF16 repeats cover {int(floor.known.sum())} of {floor.known.size} blocks: no bets on the others")
     if floor is not None and question.penalty_unknown:

@@ -210,7 +210,7 @@ def inspect(
                 lines = describe_log(read_log(source, options))
             except UserError as error:
                 refused += 1
-                typer.echo(f"fp8migrate: {error}", err=True)
+                typer.echo(f"fp8migrate: {_printable(error)}", err=True)
                 continue
             for line in lines:
                 typer.echo(line)
@@ -440,6 +440,7 @@ def _judge(policy: Policy, reports: Path, *, folder: Path | None, store: str = "
         policy_text(policy),
         judged.comparisons,
         judged.results,
+        items=judged.items,
         reproduce=(shlex.join(["fp8migrate", *sys.argv[1:]]),),
         created=created,
         version=__version__,
@@ -465,13 +466,20 @@ def _observer() -> TerminalObserver:
     return TerminalObserver(Console(stderr=True))
 
 
+def _printable(error: UserError) -> str:
+    """The names in a message are a user's: what a terminal would obey is shown, not obeyed."""
+    from fp8migrate.report.words import clean
+
+    return clean(str(error))
+
+
 @contextmanager
 def _guarded() -> Iterator[None]:
     """Errors for users become one message and their exit code; anything else is our bug, with its traceback and exit 1."""
     try:
         yield
     except UserError as error:
-        typer.echo(f"fp8migrate: {error}", err=True)
+        typer.echo(f"fp8migrate: {_printable(error)}", err=True)
         raise typer.Exit(error.exit_code) from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):

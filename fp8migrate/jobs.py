@@ -11,8 +11,8 @@ from fp8migrate.plan.schema import LlamaModel, PolicyRule, PythonSourceData, Tra
 from fp8migrate.settings import Settings
 
 Arm = Literal["baseline", "control", "candidate", "floor", "sensitivity"]
-# groups: finished runs that somebody else started, judged from their logs.
-DesignName = Literal["baseline", "integration", "screen", "long_screen", "branch", "scratch", "groups"]
+# groups: finished runs that somebody else started, judged from their logs; items: from their item evaluations alone.
+DesignName = Literal["baseline", "integration", "screen", "long_screen", "branch", "scratch", "groups", "items"]
 Forward = Literal["bf16", "fp8"]
 
 

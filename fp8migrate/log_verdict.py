@@ -8,13 +8,14 @@ import orjson
 
 from fp8migrate.checks.schema import CheckResult
 from fp8migrate.checks.words import limit, percent
+from fp8migrate.evidence.items import ItemComparison
 from fp8migrate.evidence.schema import Comparison
 from fp8migrate.plan.policy import Policy
 from fp8migrate.verdict import ROWS, PhaseReport, Report, Verdict, decide, evidence_digest, phase_state
 
 PHASE = "compare"
 # Measures that a reader asks for beside the verdict, in this order.
-_ASIDE = ("speed", "worth_it", "memory")
+_ASIDE = ("evals", "speed", "worth_it", "memory")
 
 
 def apply_tiers(results: Sequence[CheckResult], policy: Policy) -> tuple[CheckResult, ...]:
@@ -38,6 +39,7 @@ def log_report(
     comparisons: Sequence[Comparison],
     results: Sequence[CheckResult],
     *,
+    items: ItemComparison | None = None,
     reproduce: Sequence[str] = (),
     created: str = "",
     version: str = "",
@@ -48,7 +50,7 @@ def log_report(
         name=policy.name,
         verdict=verdict,
         headline=_headline(verdict, comparisons),
-        scope=_scope(policy, comparisons, results),
+        scope=(*_scope(policy, comparisons, results), *_items_scope(items)),
         not_covered=_not_covered(policy, comparisons),
         phases=(PhaseReport(PHASE, phase_state(results), tuple(results)),),
         baseline=None,
@@ -61,6 +63,7 @@ def log_report(
         reproduce=tuple(reproduce),
         created=created,
         version=version,
+        items=items,
     )
 
 
@@ -91,7 +94,7 @@ def _few(names: Sequence[str], most: int = 4) -> list[str]:
 def asides(results: Sequence[CheckResult]) -> tuple[str, ...]:
     """What stands beside the verdict on the terminal: speed, worth and memory, where the logs hold them."""
     told = [r for check in _ASIDE for r in results if r.check == check and r.status != "skipped" and r.measured is not None]
-    return tuple(result.summary for result in told)
+    return tuple(result.summary for result in told if result.status not in ("fail", "inconclusive") or result.advisory)
 
 
 def _scope(policy: Policy, comparisons: Sequence[Comparison], results: Sequence[CheckResult]) -> tuple[str, ...]:
@@ -109,6 +112,14 @@ def _scope(policy: Policy, comparisons: Sequence[Comparison], results: Sequence[
             f"On somebody's word: {row.setting}: {row.candidate}." for row in comparison.audit if row.status == "attested"
         ]
     return tuple(lines)
+
+
+def _items_scope(items: ItemComparison | None) -> tuple[str, ...]:
+    if items is None:
+        return ()
+    documents = sum(task.num_items or 0 for task in items.compared)
+    sides = f"{len(items.baseline)} BF16 against {len(items.candidate)} FP8 results"
+    return (f"Item evaluations: {len(items.compared)} tasks, {documents:,} documents, {sides}.",)
 
 
 def _endpoints(comparison: Comparison) -> list[str]:

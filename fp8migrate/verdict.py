@@ -13,6 +13,7 @@ from fp8migrate.checks.check import place
 from fp8migrate.checks.drift import HORIZON
 from fp8migrate.checks.schema import CheckResult
 from fp8migrate.checks.words import counted, limit, percent, some
+from fp8migrate.evidence.items import ItemComparison
 from fp8migrate.evidence.schema import BaselineEvidence, Comparison, IntegrationEvidence
 from fp8migrate.jobs import DesignName
 from fp8migrate.plan.digest import plan_digest
@@ -24,7 +25,9 @@ PhaseState = Literal["passed", "failed", "inconclusive", "screened", "not_run"]
 SCHEMA_VERSION = 1
 
 # PARITY.md 2: designs whose pairs can acquit. A screen can only convict.
-ACQUITTING_DESIGNS: tuple[DesignName, ...] = ("branch", "scratch", "groups")
+ACQUITTING_DESIGNS: tuple[DesignName, ...] = ("branch", "scratch", "groups", "items")
+# The checks that say "as good": of losses, and of item evaluations.
+ACQUITTING_CHECKS = ("parity", "evals")
 
 # What a screen may leave open where longer pairs answer the same question: that it could not decide by itself.
 UNDECIDED_SCREEN = ("UNDERPOWERED", "TOO_FEW_PAIRS", "NO_SENSITIVITY")
@@ -320,6 +323,7 @@ class Report:
     created: str = ""
     version: str = ""
     schema_version: int = SCHEMA_VERSION
+    items: ItemComparison | None = None
 
     @property
     def results(self) -> tuple[CheckResult, ...]:
@@ -348,14 +352,15 @@ def decide(results: Sequence[CheckResult]) -> Verdict:
         return Verdict(row.verdict, row.code, _said(result), row.next_step, result.check)
     if lacking := _not_judged(deciding, results):
         return Verdict("INCONCLUSIVE", "NOT_JUDGED", f"not judged: {some(lacking)}", ROWS["NOT_JUDGED"].next_step)
-    acquitting = [r for r in deciding if r.check == "parity" and r.design in ACQUITTING_DESIGNS]
-    worst = _closest_to_margin(acquitting or [r for r in deciding if r.check == "parity"])
+    acquitting = [r for r in deciding if r.check in ACQUITTING_CHECKS and r.design in ACQUITTING_DESIGNS]
+    parity = [r for r in acquitting or deciding if r.check == "parity"]
+    worst = _closest_to_margin(parity or acquitting)
     why = _said(worst)
     if not acquitting:
         return Verdict("SCREENED", "SCREENED", why, ROWS["SCREENED"].next_step, "parity")
     real = any(result.code == "REAL_BUT_ACCEPTABLE" for result in acquitting)
     row = ROWS["REAL_BUT_ACCEPTABLE" if real else "PASS"]
-    return Verdict("PASS", row.code, why, row.next_step, "parity")
+    return Verdict("PASS", row.code, why, row.next_step, worst.check)
 
 
 def _first_problem(deciding: Sequence[CheckResult]) -> tuple[Row, CheckResult] | None:
@@ -381,14 +386,21 @@ def _not_judged(deciding: Sequence[CheckResult], results: Sequence[CheckResult])
         words = place(design, None)
         missing = [f"{name} of the {words}" for name in sorted(required_checks(design) - have)]
         lacking += missing if have else [f"the {words}"]
-    if not any(result.check == "parity" and result.status == "pass" for result in deciding):
-        lacking.append("parity on pairs of runs")
+    needed = "evals" if set(designs) == {"items"} else "parity"
+    if not any(result.check == needed and result.status == "pass" for result in deciding):
+        lacking.append("item evaluations" if needed == "evals" else "parity on pairs of runs")
     return lacking
 
 
 def _closest_to_margin(results: Sequence[CheckResult]) -> CheckResult:
-    """The result whose upper bound uses most of its margin."""
-    return max(results, key=lambda r: r.interval[1] / r.limit if r.interval and r.limit else float("-inf"))
+    """The result whose bound on the bad side uses most of its margin: a loss that is higher, a score that is lower."""
+
+    def used(result: CheckResult) -> float:
+        if not (result.interval and result.limit):
+            return float("-inf")
+        return (-result.interval[0] if result.unit == "points" else result.interval[1]) / result.limit
+
+    return max(results, key=used)
 
 
 def _said(result: CheckResult) -> str:

@@ -4,10 +4,12 @@ A new check is one function in a family's file and one line in that family's CHE
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from fp8migrate.checks import baseline, coverage, drift, efficiency, foreign, numerics, parity, stability, validity
+from fp8migrate.checks import baseline, coverage, drift, efficiency, evals, foreign, numerics, parity, stability, validity
 from fp8migrate.checks.check import Check, E, run_checks
 from fp8migrate.checks.schema import CheckResult
+from fp8migrate.evidence.items import ItemComparison
 from fp8migrate.evidence.schema import BaselineEvidence, Comparison, IntegrationEvidence
 from fp8migrate.jobs import DesignName
 
@@ -34,6 +36,12 @@ def judge_comparison(comparison: Comparison) -> tuple[CheckResult, ...]:
     return run_checks(_comparison_checks(comparison.design), comparison, comparison.design)
 
 
+def judge_evaluations(comparison: ItemComparison, *, alone: bool) -> tuple[CheckResult, ...]:
+    """Item evaluations of finished runs. alone: no losses are judged beside them."""
+    found = evals.judge_items(comparison)
+    return tuple(replace(result, design="items") for result in found) if alone else found
+
+
 def judge_baseline(evidence: BaselineEvidence) -> tuple[CheckResult, ...]:
     return run_checks(BASELINE_CHECKS, evidence, "baseline")
 
@@ -46,6 +54,8 @@ def required_checks(design: DesignName) -> frozenset[str]:
     """Names that must be among the results of a design before it can pass."""
     if design == "baseline":
         return _deciding(BASELINE_CHECKS)
+    if design == "items":
+        return frozenset({evals.MACRO})
     return _deciding(INTEGRATION_CHECKS) if design == "integration" else _deciding(_comparison_checks(design))
 
 

@@ -60,7 +60,7 @@ def run_checks(checks: Sequence[Check[E]], evidence: E, design: DesignName) -> t
 
 def place(design: DesignName, fraction: float | None) -> str:
     """`long screen at 30 % of the trunk`. Finished runs of others are all there is: they need no place."""
-    if design == "groups":
+    if design in ("groups", "items"):
         return ""
     words = design.replace("_", " ")
     return words if fraction is None else f"{words} at {100 * fraction:g} % of the trunk"

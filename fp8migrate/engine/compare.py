@@ -10,17 +10,19 @@ from fnmatch import fnmatchcase
 from multiprocessing import get_context
 from pathlib import Path
 
-from fp8migrate.checks import judge_comparison
+from fp8migrate.checks import judge_comparison, judge_evaluations
 from fp8migrate.checks.schema import CheckResult
 from fp8migrate.checks.words import some
 from fp8migrate.errors import UsageError
 from fp8migrate.evidence.groups import compare_logs
+from fp8migrate.evidence.items import ItemComparison, compare_items
 from fp8migrate.evidence.logged_settings import audit_logs
 from fp8migrate.evidence.schema import Comparison
 from fp8migrate.log_verdict import apply_tiers
-from fp8migrate.plan.policy import Logs, Policy
+from fp8migrate.plan.policy import EvalsMetric, Logs, Policy
 from fp8migrate.records.configuration import Configuration, configuration_beside
 from fp8migrate.records.find import Found, find_sources
+from fp8migrate.records.items import FoundItems, ItemRecord, find_items
 from fp8migrate.records.logs import LogRecord
 from fp8migrate.records.readers import read_log
 from fp8migrate.records.readers.base import Options
@@ -40,13 +42,17 @@ class Judged:
     comparisons: tuple[Comparison, ...]
     results: tuple[CheckResult, ...]
     notes: tuple[str, ...] = ()
+    items: ItemComparison | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One side as read. files: the configuration files that its runs have; passed_over: files in no known format."""
+    """One side as read. items: its item evaluations. files: the configuration files that its runs have; passed_over: files in
+    no known format.
+    """
 
     records: tuple[LogRecord, ...] = ()
+    items: tuple[ItemRecord, ...] = ()
     files: frozenset[Path] = frozenset()
     passed_over: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
@@ -62,17 +68,41 @@ def judge(policy: Policy, *, folder: Path | None = None) -> Judged:
     baseline, candidate = (reader.side(side) for side in (policy.baseline, policy.candidate))
     floor = reader.side(policy.floor) if policy.floor else Side()
     baseline, candidate = _own_configurations(baseline, candidate)
-    for side, what in ((baseline, "baseline"), (candidate, "candidate")):
-        if not side.records:
-            raise UsageError(f"no run for the {what}", next_step="Name its logs, or check the pattern of --runs.")
-    if policy.baseline.bundle:
-        refuse_foreign(policy.baseline.bundle, baseline.records, candidate.records)
-    comparison = compare_logs(policy, baseline.records, candidate.records, floor.records)
-    results = apply_tiers(judge_comparison(comparison), policy)
+    comparisons, results = _judge_runs(policy, baseline, candidate, floor)
+    items = _compare_evaluations(policy, baseline, candidate, floor)
+    if items is not None:
+        results += judge_evaluations(items, alone=not comparisons)
     passed = [name for side in (baseline, candidate, floor) for name in side.passed_over]
     problems = [problem for side in (baseline, candidate) for problem in side.problems]
     notes = [f"passed over, in no format that is known: {name}" for name in dict.fromkeys(passed)]
-    return Judged((comparison,), results, (*notes, *problems))
+    return Judged(comparisons, apply_tiers(results, policy), (*notes, *problems), items)
+
+
+def _judge_runs(
+    policy: Policy, baseline: Side, candidate: Side, floor: Side
+) -> tuple[tuple[Comparison, ...], tuple[CheckResult, ...]]:
+    """The runs of both sides; nothing where the sides hold item evaluations alone and the policy judges no loss."""
+    losses = policy.metrics.validation_loss or policy.metrics.training_loss
+    if not baseline.records and not candidate.records and baseline.items and candidate.items and not losses:
+        return (), ()
+    for side, what in ((baseline, "baseline"), (candidate, "candidate")):
+        if not side.records:
+            raise UsageError(f"no training log of the {what}", next_step="Name its logs, or check the pattern of --runs.")
+    if policy.baseline.bundle:
+        refuse_foreign(policy.baseline.bundle, baseline.records, candidate.records)
+    comparison = compare_logs(policy, baseline.records, candidate.records, floor.records)
+    return (comparison,), judge_comparison(comparison)
+
+
+def _compare_evaluations(policy: Policy, baseline: Side, candidate: Side, floor: Side) -> ItemComparison | None:
+    """Item evaluations of both sides; those of the floor are further BF16 replicates. UsageError where one side has none."""
+    metric = policy.metrics.evals
+    if not (baseline.items or candidate.items) and metric is None:
+        return None
+    margins = metric or EvalsMetric()
+    return compare_items(
+        (*baseline.items, *floor.items), candidate.items, margin_macro=margins.margin, margin_task=margins.task_margin
+    )
 
 
 # What a setting is about, for a stored baseline that is not the candidate's: versions first, then data, else configuration.
@@ -105,23 +135,26 @@ class _Reader:
         self._policy, self._folder = policy, folder
         self._options = Options(policy.format, dict(policy.columns))
         self._read: dict[str, tuple[LogRecord, ...]] = {}
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, tuple[Found, tuple[ItemRecord, ...]]] = {}
 
     def side(self, logs: Logs) -> Side:
         if logs.bundle:
             return Side(load(Path(_within(logs.bundle, self._folder))))
         return _read_side(logs, self)
 
-    def find(self, name: str) -> Found:
-        """Each name is looked up once: standard input can be read only once."""
+    def find(self, name: str) -> tuple[Found, tuple[ItemRecord, ...]]:
+        """Logs and item evaluations, told by their content. Each name is looked up once: standard input is read only once."""
         if name not in self._found:
-            self._found[name] = find_sources([_within(name, self._folder)], format_name=self._policy.format)
+            place = _within(name, self._folder)
+            items = find_items([place]) if name != "-" else FoundItems((), frozenset())
+            logs = find_sources([place], format_name=self._policy.format, taken=items.files)
+            self._found[name] = (logs, items.records)
         return self._found[name]
 
     def read_ahead(self, sides: Sequence[Logs]) -> None:
         """Read large logs side by side, each in a process of its own: nearly all of the time goes into reading."""
         names = [_split(name, logs.runs)[0] for logs in sides for name in logs.logs]
-        sources = {source.name: source for name in dict.fromkeys(names) for source in self.find(name).sources}
+        sources = {source.name: source for name in dict.fromkeys(names) for source in self.find(name)[0].sources}
         large = [source for source in sources.values() if source.size >= LARGE]
         workers = min(len(large), os.cpu_count() or 1)
         if workers < 2:
@@ -140,9 +173,13 @@ def _read_side(logs: Logs, reader: _Reader) -> Side:
     records: list[LogRecord] = []
     passed_over: list[str] = []
     beside: list[Configuration] = []
+    items: list[ItemRecord] = []
     for name in logs.logs:
         path, pattern = _split(name, logs.runs)
-        found = reader.find(path)
+        found, evaluations = reader.find(path)
+        items += evaluations
+        if evaluations and not found.sources:
+            continue
         passed_over += found.passed_over
         taken = [(source, record) for source in found.sources for record in reader.records(source)]
         chosen = [(source, record) for source, record in taken if _wanted(record, pattern, logs.skip_runs)]
@@ -155,7 +192,9 @@ def _read_side(logs: Logs, reader: _Reader) -> Side:
     files = frozenset(file for one in beside for file in one.files)
     used = {Path(name).name for name in passed_over} & {file.name for file in files}
     left = tuple(name for name in passed_over if Path(name).name not in used)
-    return Side(tuple(records), files, left, tuple(dict.fromkeys(problem for one in beside for problem in one.problems)))
+    return Side(
+        tuple(records), tuple(items), files, left, tuple(dict.fromkeys(problem for one in beside for problem in one.problems))
+    )
 
 
 def _split(name: str, runs: str) -> tuple[str, str]:

@@ -37,15 +37,7 @@ def align(curves: Sequence[LogSeries], names: Sequence[str]) -> Aligned:
     if len(units) > 1:
         return _nothing(len(curves), f"losses in different units are never compared: {', '.join(units)}")
     steps, notes = _one_base([curve.steps for curve in curves], names)
-    values = [curve.values for curve in curves]
-    interval = max(curve.interval or 1.0 for curve in curves)
-    averaged = any(curve.averaging.startswith("mean over") for curve in curves)
-    if averaged:
-        coarse = next(at for at, curve in zip(steps, curves, strict=True) if curve.averaging.startswith("mean over"))
-        for index, curve in enumerate(curves):
-            if (curve.interval or interval) < interval:
-                steps[index], values[index] = _means(steps[index], values[index], coarse, interval)
-                notes.append(f"{names[index]}: averaged over {interval:g} {axes[0]}, as the other logs are")
+    steps, values, interval = _averaged(curves, names, steps, axes[0], notes)
     if empty := next((name for name, at in zip(names, steps, strict=True) if at.size == 0), None):
         return _nothing(len(curves), f"{empty} fills no interval of {interval:g} {axes[0]} over which another log averages")
     problems = _unequal_ends(steps, [curve.interval or 1.0 for curve in curves], names, axes[0])
@@ -59,6 +51,21 @@ def align(curves: Sequence[LogSeries], names: Sequence[str]) -> Aligned:
         if (left := at.size - common.size) > 0:
             notes.append(f"{name}: {left} of {at.size} points have no partner at the same step and are left out")
     return Aligned(common, np.array(rows), tuple(notes), tuple(problems))
+
+
+def _averaged(
+    curves: Sequence[LogSeries], names: Sequence[str], steps: list[Array], axis: str, notes: list[str]
+) -> tuple[list[Array], list[Array], float]:
+    """Where a log averages over its interval, the finer ones do too. Steps, values, and the longest interval of any log."""
+    values = [curve.values for curve in curves]
+    interval = max(curve.interval or 1.0 for curve in curves)
+    coarse = next((at for at, curve in zip(steps, curves, strict=True) if curve.averaging.startswith("mean over")), None)
+    if coarse is not None:
+        for index, curve in enumerate(curves):
+            if (curve.interval or interval) < interval:
+                steps[index], values[index] = _means(steps[index], values[index], coarse, interval)
+                notes.append(f"{names[index]}: averaged over {interval:g} {axis}, as the other logs are")
+    return steps, values, interval
 
 
 def _nothing(curves: int, problem: str) -> Aligned:

@@ -1,7 +1,7 @@
 """From what a user named (files, folders, patterns, `-`) to sources, in a stable order."""
 
 import glob
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,26 +21,29 @@ class Found:
     passed_over: tuple[str, ...] = ()
 
 
-def find_sources(names: Sequence[str], *, format_name: str = "") -> Found:
+def find_sources(names: Sequence[str], *, format_name: str = "", taken: Collection[Path] = ()) -> Found:
     """The logs that the names stand for. Of a folder, the files whose content is a known log (all of them with a format).
 
-    UsageError where a name stands for nothing, so that nothing goes on with less than was asked for.
+    taken: files, resolved, that were read as something else and are no logs. UsageError where a name stands for nothing, so
+    that nothing goes on with less than was asked for.
     """
     found: dict[str, Source] = {}
     passed_over: list[str] = []
     for name in names:
-        for source in _named(name, format_name, passed_over):
+        for source in _named(name, format_name, passed_over, taken):
+            if source.path and source.path.resolve() in taken:
+                continue
             found.setdefault(str(source.path.resolve()) if source.path else source.name, source)
     return Found(tuple(found.values()), tuple(passed_over))
 
 
-def _named(name: str, format_name: str, passed_over: list[str]) -> Iterator[Source]:
+def _named(name: str, format_name: str, passed_over: list[str], taken: Collection[Path]) -> Iterator[Source]:
     if name == "-":
         yield Source.stdin()
         return
     path = Path(name)
     if path.is_dir():
-        yield from _of_folder(path, format_name, passed_over)
+        yield from _of_folder(path, format_name, passed_over, taken)
     elif path.exists() or not any(sign in name for sign in _MAGIC):
         yield Source(name, path)
     else:
@@ -52,18 +55,19 @@ def _named(name: str, format_name: str, passed_over: list[str]) -> Iterator[Sour
                 yield Source(one, Path(one))
 
 
-def _of_folder(folder: Path, format_name: str, passed_over: list[str]) -> Iterator[Source]:
+def _of_folder(folder: Path, format_name: str, passed_over: list[str], taken: Collection[Path]) -> Iterator[Source]:
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     if len(files) > MAX_FILES:
         raise UsageError(f"holds more than {MAX_FILES} files", where=str(folder), next_step="Name the logs themselves.")
     known = []
-    for path in files:
+    ours = [path for path in files if path.resolve() not in taken] if taken else files
+    for path in ours:
         source = Source(str(path), path)
         if format_name or _is_log(source):
             known.append(source)
         else:
             passed_over.append(source.name)
-    if not known:
+    if not known and len(ours) == len(files):
         what = f"holds no log that is known ({len(files)} files)" if files else "is an empty folder"
         raise UsageError(what, where=str(folder), next_step="Name the files, with --format where theirs is not recognised.")
     yield from known

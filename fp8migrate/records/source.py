@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, cast
 
+import numpy as np
+
 from fp8migrate.errors import UsageError
 
 HEAD_BYTES = 1 << 16
@@ -98,7 +100,7 @@ class Source:
         if b"\r" in chunk:
             # Windows' line ends, and progress bars that draw over themselves.
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        self.num_lines += chunk.count(b"\n")
+        self.num_lines += int(np.count_nonzero(np.frombuffer(chunk, dtype=np.uint8) == ord("\n")))
         if not _has_long_lines(chunk):
             return chunk
         lines = chunk.split(b"\n")

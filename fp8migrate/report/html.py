@@ -95,6 +95,7 @@ def render(report: Report) -> str:
             code=view.code_of(report),
             emulated=view.is_emulated(report),
             of_logs=view.is_of_logs(report),
+            item_rows=view.item_rows(report),
             tiles=view.tiles(report),
             not_run=view.not_run(report),
             comparisons=comparisons,

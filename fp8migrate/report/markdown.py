@@ -30,7 +30,7 @@ def render(report: Report) -> str:
     lines += [f"**{text(report.headline)}**", "", text(verdict.why)]
     if verdict.next_step:
         lines += ["", f"**Next:** {text(verdict.next_step)}"]
-    lines += _phases(report) + _endpoints(report) + _checks(report.results) + _differences(report)
+    lines += _phases(report) + _endpoints(report) + _items(report) + _checks(report.results) + _differences(report)
     lines += _advisor(report)
     lines += _list("Scope", report.scope)
     lines += _list("Not covered", (*report.not_covered, *view.not_run(report)))
@@ -90,6 +90,22 @@ def _endpoints(report: Report) -> list[str]:
     heads = ("Design", "Start", "Endpoint", "Arm", "Pairs>", "Gap>", "One-sided 95 % bounds>", "Margin>", "Interval lies")
     lines = ["", *_table(heads, [_endpoint(title, gap) for title, gap in rows[:MAX_ROWS]])]
     return [*lines, "", "Every arm, start and endpoint: report.html."]
+
+
+def _items(report: Report) -> list[str]:
+    """Tasks of the item evaluations, the worst first."""
+    rows = view.item_rows(report)
+    if report.items is None or not rows:
+        return []
+    deltas = [0.0 if task.difference is None else task.difference.delta for task in report.items.tasks]
+    order = sorted(range(len(rows)), key=lambda place: deltas[place])[:MAX_ROWS]
+    heads = ("Task", "BF16>", "FP8>", "Difference, points>", "Bounds>", "Documents>", "Flips>", "BF16 flips>")
+    shown = [rows[place] for place in order]
+    cells = [
+        (text(r.task), r.baseline, r.candidate, r.difference, r.interval, r.documents, r.flips, r.baseline_flips) for r in shown
+    ]
+    more = [f"{len(rows) - len(shown)} more tasks: report.html."] if len(rows) > len(shown) else []
+    return ["", "**Item evaluations** (the same documents in both arms)", "", *_table(heads, cells), *more]
 
 
 def _clearness(control: Gap) -> tuple[bool, float]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fp8migrate.evidence.advice import Advice, RecipeForecast
+from fp8migrate.evidence.items import TaskComparison
 from fp8migrate.evidence.schema import Comparison
 from fp8migrate.plan.audit import AuditRow
 from fp8migrate.records.schema import Conversion, Environment
@@ -21,6 +22,7 @@ from fp8migrate.report.words import (
     percent,
     plural,
     share,
+    signed_number,
     size,
     start,
 )
@@ -180,7 +182,8 @@ def _worth_tile(report: Report) -> tuple[Tile, ...]:
     if found is None or found.interval is None:
         return ()
     value = {"WORTH_IT": "yes", "NOT_WORTH_IT": "no"}.get(found.code, "not known")
-    detail = f"{number(found.interval[0], 3)} to {number(found.interval[1], 3)} × at equal quality, asked {number(found.limit or 0.0, 3)}"
+    low, high = (number(bound, 3) for bound in found.interval)
+    detail = f"{low} to {high} × at equal quality, asked {number(found.limit or 0.0, 3)}"
     return (Tile("Worth it", value, detail, "Speed-up after the BF16 training that makes up for the gap."),)
 
 
@@ -274,6 +277,56 @@ def differences(comparison: Comparison) -> Differences:
         same=tuple(row for row in rows if row.status == "same"),
         attested=tuple(row for row in rows if row.status == "attested"),
     )
+
+
+@dataclass(frozen=True)
+class ItemRow:
+    """One task of the item evaluations, in words."""
+
+    task: str
+    metric: str
+    baseline: str
+    candidate: str
+    difference: str
+    interval: str
+    documents: str
+    flips: str
+    baseline_flips: str
+    note: str
+
+
+def item_rows(report: Report) -> tuple[ItemRow, ...]:
+    """Every task of both arms; what kept one from being compared stands as its note."""
+    return () if report.items is None else tuple(_item_row(task) for task in report.items.tasks)
+
+
+def _item_row(task: TaskComparison) -> ItemRow:
+    found = task.difference
+    interval = "—"
+    if found is not None:
+        lower, upper = found.bounds()
+        interval = f"[{signed_number(100 * lower)}, {signed_number(100 * upper)}]"
+    notes = [fault.text for fault in task.faults] + ([task.unjudged] if task.unjudged else [])
+    if found is not None and not task.paired:
+        notes.append("from aggregates alone: a weaker test")
+    if found is not None and not task.gating:
+        notes.append("too few documents to decide")
+    return ItemRow(
+        task=task.task,
+        metric=task.metric,
+        baseline=_score(task.baseline),
+        candidate=_score(task.candidate),
+        difference="—" if found is None else signed_number(100 * found.delta),
+        interval=interval,
+        documents="—" if task.num_items is None else number(task.num_items),
+        flips=share(task.flip_rate),
+        baseline_flips=share(task.baseline_flip_rate),
+        note="; ".join(notes),
+    )
+
+
+def _score(value: float | None) -> str:
+    return "—" if value is None else number(value)
 
 
 def not_run(report: Report) -> tuple[str, ...]:

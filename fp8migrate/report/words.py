@@ -44,6 +44,7 @@ DESIGN_WORDS: Mapping[DesignName, str] = {
     "branch": "Branch",
     "scratch": "From scratch",
     "groups": "Finished runs",
+    "items": "Item evaluations",
 }
 # Units in which a number is a fraction of something, and is told in percent. A gap has a sign, a share has none.
 GAP_UNITS = frozenset({"relative"})
@@ -130,6 +131,8 @@ def _in_unit(value: float | None, unit: str, *, signed: bool) -> str:
         return percent(value, signed=signed)
     if unit in SHARE_UNITS:
         return share(value)
+    if unit == "points":
+        return f"{signed_number(100 * value) if signed else f'{100 * value:.3g}'} points"
     if unit == "probability":
         return f"p = {number(value, 2)}"
     return f"{number(value)} {unit}".rstrip()
@@ -146,7 +149,14 @@ def interval(result: CheckResult) -> str:
         return bounds(low, high)
     if result.unit in SHARE_UNITS:
         return f"[{share(low)}, {share(high)}]"
+    if result.unit == "points":
+        return f"[{signed_number(100 * low)}, {signed_number(100 * high)}] points"
     return f"[{number(low)}, {number(high)}] {result.unit}".rstrip()
+
+
+def signed_number(value: float) -> str:
+    """−1.23, with the sign as people write it."""
+    return f"{value:+.2f}".replace("-", "−")
 
 
 def duration(seconds: float) -> str:

@@ -39,7 +39,13 @@ def run() -> Iterator[tuple[str, str]]:
         corpus.mkdir()
         for name, content in SEEDS.items():
             (corpus / name.replace(" ", "-")).write_bytes(content)
-        limits = [f"-max_total_time={SECONDS}", "-timeout=20", "-rss_limit_mb=2048", "-max_len=20000", f"-artifact_prefix={folder}/"]
+        limits = [
+            f"-max_total_time={SECONDS}",
+            "-timeout=20",
+            "-rss_limit_mb=2048",
+            "-max_len=20000",
+            f"-artifact_prefix={folder}/",
+        ]
         command = [sys.executable, "-c", _PROGRAM, *limits, str(corpus)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

@@ -5,11 +5,13 @@ import os
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from fp8migrate.cli import spread
 from tests.cli.conftest import Command
 from tests.logs import curve, group, write
+from tests.records import evaluations
 
 
 @pytest.mark.parametrize(
@@ -221,3 +223,49 @@ def test_names_are_shown_and_never_obeyed(fp8migrate: Command, tmp_path: Path) -
     assert "<script>" not in page
     assert "\x1b" not in page
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()].count("etc") == 0
+
+
+def evaluation(folder: Path, seed: int, *, worse: float = 0.0, documents: int = 6000) -> None:
+    """Two tasks, right in about 70 %: runs agree but for chance in 4 %, `worse` of the documents lost besides."""
+    common, own = np.random.default_rng(0), np.random.default_rng(seed)
+    scores, rows = {}, {}
+    for task in ("arc", "piqa"):
+        right = common.random(documents) < 0.7
+        flipped = own.random(documents) < 0.02
+        right = (right ^ flipped) & (own.random(documents) >= worse)
+        scores[task] = {"acc,none": float(right.mean()), "acc_stderr,none": 0.01}
+        rows[task] = [evaluations.sample(place, {"acc": float(value)}) for place, value in enumerate(right)]
+    evaluations.write(folder, evaluations.results(scores, documents), rows)
+
+
+def test_item_evaluations_alone(fp8migrate: Command, tmp_path: Path) -> None:
+    """Five BF16 results are replicates; the candidate that loses seven points of each task fails, the equal one passes."""
+    for run in range(5):
+        evaluation(tmp_path / "bf16" / str(run), run)
+    evaluation(tmp_path / "fp8", 50)
+    evaluation(tmp_path / "bad", 60, worse=0.1)
+    bf16 = [f"bf16/{run}" for run in range(5)]
+    good = fp8migrate("compare", *bf16, "--against", "fp8")
+    assert good.returncode == 0, good.stdout + good.stderr
+    assert good.stdout.startswith("PASS (not known: FP8 ran)")
+    bad = fp8migrate("compare", *bf16, "--against", "bad", "--name", "bad")
+    assert bad.returncode == 3, bad.stdout
+    page = (tmp_path / "reports" / "bad" / "report.html").read_text()
+    assert "Item evaluations" in page
+    assert "piqa" in page
+    single = fp8migrate("compare", bf16[0], "--against", "fp8")
+    assert (single.returncode, "NO_REPLICATES" in single.stdout) == (4, True)
+
+
+def test_evaluations_beside_logs(fp8migrate: Command, tmp_path: Path) -> None:
+    """Both must hold: losses that pass do not acquit a candidate whose answers are worse. One side alone is refused."""
+    group(tmp_path / "bf16", 5, data=3)
+    group(tmp_path / "fp8", 5, first_seed=50, data=3)
+    evaluation(tmp_path / "fp8" / "evals", 60, worse=0.1)
+    one_sided = fp8migrate("compare", "bf16", "--against", "fp8")
+    assert (one_sided.returncode, "no evaluation of the baseline" in one_sided.stderr) == (2, True)
+    for run in range(5):
+        evaluation(tmp_path / "bf16" / f"evals{run}", run)
+    both = fp8migrate("compare", "bf16", "--against", "fp8")
+    assert both.returncode == 3, both.stdout
+    assert "arc" in both.stdout or "piqa" in both.stdout or "average" in both.stdout

@@ -15,6 +15,7 @@ Flags = NDArray[np.bool_]
 Bytes = NDArray[np.bytes_]
 
 MAX_WIDTH = 24
+_WORD = 8
 # Tokens of one width have few shapes: signs of the exponent, places of the point.
 _MAX_SHAPES = 8
 # An integer of so many digits and a power of ten up to 10^22 are exact in float64, so their quotient is rounded once: it is
@@ -44,17 +45,23 @@ class Text:
         return np.ascontiguousarray(self.at(starts, width).view(np.uint8).reshape(-1, width).T)
 
     def says(self, starts: Places, words: bytes) -> Flags:
-        """Whether the words (without NUL) stand at each place; places before and beyond the text hold nothing."""
-        if not words:
+        """Whether the words stand at each place; before and beyond the text nothing stands."""
+        if not words or not starts.size:
             return np.ones(starts.size, dtype=bool)
-        last = len(self.content) - len(words)
-        within = (starts >= 0) & (starts <= last)
-        if within.all():
-            says: Flags = self.at(starts, len(words)) == words
-            return says
-        found = np.zeros(starts.size, dtype=bool)
-        found[within] = self.at(starts[within], len(words)) == words
-        return found
+        # Compared eight bytes at once. The first eight begin as many bytes before the words as make the rest come out even.
+        ahead = -len(words) % _WORD
+        if starts.min() < ahead or starts.max() > len(self.content) - len(words):
+            within = (starts >= 0) & (starts <= len(self.content) - len(words))
+            found = np.zeros(starts.size, dtype=bool)
+            found[within] = self.at(starts[within], len(words)) == words
+            return found
+        expected = np.frombuffer(bytes(ahead) + words, dtype=np.uint64)
+        read = self.at(starts - ahead, ahead + len(words)).view(np.uint64).reshape(-1, expected.size)
+        differ = (read[:, 0] ^ expected[0]) & np.frombuffer(bytes(ahead) + b"\xff" * (_WORD - ahead), dtype=np.uint64)[0]
+        for place in range(1, expected.size):
+            differ |= read[:, place] ^ expected[place]
+        same: Flags = differ == 0
+        return same
 
     def tokens(self, starts: Places, ends: Places) -> list[bytes]:
         pairs = zip(starts.tolist(), ends.tolist(), strict=True)

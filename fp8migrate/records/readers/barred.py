@@ -133,9 +133,9 @@ class BarredLines:
         """Which of the lines have it; each has as many bars as the layout."""
         bars = [self._marks[self._first[lines] + layout.before + place] for place in range(len(layout.labels) + 1)]
         steps, fits = self._steps(layout, bars[0])
-        for bar, following, label in zip(bars, bars[1:], layout.labels, strict=False):
+        for bar, label in zip(bars[:-1], layout.labels, strict=True):
             # The words hold no bar: where they stand, they stand before the next one.
-            fits &= self.text.says(bar + 1, label) & (following > bar + len(label))
+            fits &= self.text.says(bar + 1, label)
         fits &= self.text.says(bars[-1] + 1, layout.end) & (self.ends[lines] == bars[-1] + 1 + len(layout.end))
         return Alike(layout, lines[fits], steps[fits], tuple(bar[fits] for bar in bars))
 

@@ -2,11 +2,11 @@
 
 Top-level keys: schema_version, name, created, version, verdict (name, code, why, next_step, decided_by), headline, scope,
 not_covered, forced, phases (name, state, note, wall_seconds, results), baseline, integration, comparisons, environment,
-plan_text, plan_sha256, evidence_sha256, reproduce. The names below them are those of the types in `verdict`, `evidence`,
+plan_text, plan_sha256, evidence_sha256, reproduce, items (item evaluations, null without). The names below them are those of the types in `verdict`, `evidence`,
 `checks`, `plan.audit` and `records`.
 
 Beyond the types' own fields, each delta has its `value`; each cell its `pairs`, `mean` and the one-sided 95 % bounds
-`lower` and `upper` (null below two pairs); each series its number of `points`, and `decimated`: true where only some are
+`lower` and `upper` (null below two pairs), as each difference of item scores; each series its number of `points`, and `decimated`: true where only some are
 given (the first and last, and of each bucket the lowest, the highest and the first non-finite). Numbers that are not
 finite are the strings "NaN", "Infinity" and "-Infinity"; null means missing. Keys are sorted.
 """
@@ -25,6 +25,7 @@ from fp8migrate.records.schema import Series
 from fp8migrate.report.cells import gap
 from fp8migrate.report.curves import kept_points
 from fp8migrate.report.words import clean
+from fp8migrate.statistics.items import Difference
 from fp8migrate.verdict import Report
 
 # A curve with more points is decimated. The run directories hold every step.
@@ -65,6 +66,8 @@ def _dataclass(value: Any) -> dict[str, Any]:
     if isinstance(value, Series):
         return _plain_fields(_thinned(value, fields))
     plain = _plain_fields(fields)
+    if isinstance(value, Difference):
+        plain |= _plain({"lower": value.lower, "upper": value.upper})
     if isinstance(value, Delta):
         plain["value"] = _number(value.value) if value.baseline else "NaN"
     if isinstance(value, Comparison):

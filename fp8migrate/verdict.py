@@ -29,6 +29,9 @@ ACQUITTING_DESIGNS: tuple[DesignName, ...] = ("branch", "scratch", "groups", "it
 # The checks that say "as good": of losses, and of item evaluations.
 ACQUITTING_CHECKS = ("parity", "evals")
 
+# Designs that are all there is, and so have no place of their own to be named by.
+DESIGN_NAMES: Mapping[DesignName, str] = {"groups": "finished runs", "items": "item evaluations"}
+
 # What a screen may leave open where longer pairs answer the same question: that it could not decide by itself.
 UNDECIDED_SCREEN = ("UNDERPOWERED", "TOO_FEW_PAIRS", "NO_SENSITIVITY")
 
@@ -383,7 +386,7 @@ def _not_judged(deciding: Sequence[CheckResult], results: Sequence[CheckResult])
         designs["long_screen"] = None  # a screen that is the last word must also have looked for drift
     for design in designs:
         have = {result.check for result in results if result.design == design}
-        words = place(design, None)
+        words = place(design, None) or DESIGN_NAMES[design]
         missing = [f"{name} of the {words}" for name in sorted(required_checks(design) - have)]
         lacking += missing if have else [f"the {words}"]
     needed = "evals" if set(designs) == {"items"} else "parity"

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from fp8migrate.checks.check import Check, Need, Results
 from fp8migrate.checks.schema import CheckResult, CheckStatus
 from fp8migrate.checks.stability import curves_of, diverged_runs, forward_penalty, is_non_finite
@@ -20,13 +22,17 @@ Place = tuple[Endpoint, float | None]
 
 @dataclass(frozen=True)
 class _Judged:
-    """One cell with its bounds. fail_limit: what the lower bound must exceed to fail; None where the penalty is unknown."""
+    """One cell with its bounds. fail_limit: what the lower bound must exceed to fail; None where the penalty is unknown.
+
+    floor: the BF16 runs at the same place, where there are any.
+    """
 
     cell: Cell
     bounds: Bounds
     margin: float
     fail_limit: float | None
     convicted: bool
+    floor: Cell | None = None
 
 
 def parity(comparison: Comparison) -> Results:
@@ -50,7 +56,9 @@ def _judge(comparison: Comparison) -> dict[Place, _Judged]:
     p_values = [1.0 if (most := limits[place]) is None else found[place].p_above(most) for place in cells]
     rejected = dict(zip(cells, holm(p_values), strict=True))
     return {
-        place: _Judged(cell, found[place], comparison.margin_of(place[0]), limits[place], rejected[place])
+        place: _Judged(
+            cell, found[place], comparison.margin_of(place[0]), limits[place], rejected[place], comparison.cell("floor", *place)
+        )
         for place, cell in cells.items()
     }
 
@@ -98,7 +106,7 @@ def _verdict(judged: _Judged) -> tuple[CheckStatus, str, str]:
     if judged.fail_limit is None and b.lower > margin:
         return "inconclusive", "PENALTY_UNKNOWN", f"{said}: above it, but the forward penalty in it is not known"
     if b.n < MIN_PAIRS_TO_PASS:
-        return "inconclusive", "TOO_FEW_PAIRS", f"{said}: a PASS needs {_at_least(judged.cell)}"
+        return "inconclusive", "TOO_FEW_PAIRS", f"{said}: a PASS needs {_at_least(judged.cell)}{_power(judged)}"
     if b.upper < -margin:
         return "inconclusive", "SUSPECT_MISMATCH", f"{said}: better than can be true"
     if b.upper < margin:
@@ -110,6 +118,16 @@ def _verdict(judged: _Judged) -> tuple[CheckStatus, str, str]:
 
 def _at_least(cell: Cell) -> str:
     return f"{MIN_PAIRS_TO_PASS} pairs" if cell.groups is None else f"{MIN_PAIRS_TO_PASS} runs in each arm"
+
+
+def _power(judged: _Judged) -> str:
+    """What groups of finished runs would need at the scatter of the BF16 runs; two runs differ by √2 of it."""
+    floor = judged.floor
+    if judged.cell.groups is None or floor is None or len(floor.deltas) < 2 or not floor.finite:
+        return ""
+    ends = np.array([delta.candidate for delta in floor.deltas])
+    runs = pairs_needed(float(2**0.5 * ends.std(ddof=1) / ends.mean()), judged.margin)
+    return f"; at the scatter of the BF16 runs {runs or f'more than {MAX_PAIRS}'} in each arm have 80 % power"
 
 
 def _need(judged: _Judged) -> str:

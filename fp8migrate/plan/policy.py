@@ -148,6 +148,11 @@ class Policy(Settings):
     def consistent(self) -> Self:
         silent = [name for name, said in self.attest.said.items() if not _names_who(said)]
         problems = {f"attest.{name}": "say who says what: 'WHO: what'" for name in silent}
+        metrics = self.metrics
+        losses = [loss.tier for loss in (metrics.validation_loss, metrics.training_loss) if loss is not None]
+        tiers = [*losses, *([metrics.evals.tier] if metrics.evals else [])]
+        if losses and "critical" not in tiers:
+            problems["metrics"] = "nothing critical says whether FP8 is as good: make a loss or the evals critical"
         if self.candidate.bundle:
             problems["candidate.bundle"] = "a bundle is a baseline; name the candidate's logs"
         if problems:

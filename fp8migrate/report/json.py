@@ -2,12 +2,12 @@
 
 Top-level keys: schema_version, name, created, version, verdict (name, code, why, next_step, decided_by), headline, scope,
 not_covered, forced, phases (name, state, note, wall_seconds, results), baseline, integration, comparisons, environment,
-plan_text, plan_sha256, evidence_sha256, reproduce, items (item evaluations, null without). The names below them are those of the types in `verdict`, `evidence`,
-`checks`, `plan.audit` and `records`.
+plan_text, plan_sha256, evidence_sha256, reproduce, items (item evaluations, null without). The names below them are those of
+the types in `verdict`, `evidence`, `checks`, `plan.audit` and `records`.
 
 Beyond the types' own fields, each delta has its `value`; each cell its `pairs`, `mean` and the one-sided 95 % bounds
-`lower` and `upper` (null below two pairs), as each difference of item scores; each series its number of `points`, and `decimated`: true where only some are
-given (the first and last, and of each bucket the lowest, the highest and the first non-finite). Numbers that are not
+`lower` and `upper` (null below two pairs), as each difference of item scores; each series its number of `points`, and
+`decimated`: true where only some are given (the first and last, and of each bucket the lowest, the highest and the first non-finite). Numbers that are not
 finite are the strings "NaN", "Infinity" and "-Infinity"; null means missing. Keys are sorted.
 """
 

@@ -152,6 +152,7 @@ def test_gate_reads_a_policy_relative_to_itself(fp8migrate: Command, tmp_path: P
         ("metrics: {speed: {}}", "policy.yaml:4: metrics.speed.at_least: missing key"),
         ("metrics: {speed: {at_least: fast}}", 'policy.yaml:4: metrics.speed.at_least: expected a number > 0, got "fast"'),
         ("metrics: {training_loss: {tier: vital}}", "expected one of critical, supporting, advisory"),
+        ("metrics: {training_loss: {tier: supporting}}", "nothing critical says whether FP8 is as good"),
         ("attest: {fp8: yes}", "attest.fp8"),
         ("attest: {fp8: 'sure'}", "say who says what"),
         ("require: [luck]", "require"),

@@ -17,14 +17,18 @@ EVIDENCE_ROWS: Mapping[EvidenceName, str] = {
     "schedule": "learning rate decayed",
 }
 
-# Where things are kept and what a run is called: no number depends on it. Data paths are not among them.
+# Where things are kept and what a run is called: no number depends on it. Paths of data and of starting weights are not among
+# them, nor are names of models or optimizers.
 _IDENTITY = re.compile(
-    r"(^|[._])(seed|data_seed|run_?name|exp(eriment)?_?name|job_?name|name|run_?id|id|uid|user|host(name)?|port|date|time|timestamp"
-    r"|master_addr|rank|local_rank|node_rank|comment|notes?|tags?|project|entity|resume|resume_from_checkpoint|overwrite_output_dir"
-    r"|(output|out|save|load|log|logging|tensorboard|wandb|checkpoint|ckpt|profile|dump|cache|data_cache|pretrained_checkpoint)"
-    r"_?(dir|path|folder|file|root)?|local_dir|work_?dir|test_type|model_type_description)$",
+    r"(^|\.)(seed|data_seed|(wandb_|mlflow_)?(run|exp|experiment|job|project)_?(name|id|dir)|name|id|uid|user|host(name)?|port"
+    r"|date|time|timestamp|master_addr|(local_|node_)?rank|comment|notes?|tags?|project|entity|resume(_from(_checkpoint)?)?"
+    r"|overwrite_output_dir|hub_model_id|local_dir|work_?dir|test_type)$"
+    r"|(^|[._])(output|out|save|log|logs|logging|tensorboard|tb|wandb|profile|profiler|dump|cache|data_cache|checkpoint|ckpt)"
+    r"_?(dir|path|folder|file|root)$|(^|\.)(output|save)$",
     re.IGNORECASE,
 )
+# Where a run starts from. It may differ only where each arm goes on from its own checkpoints.
+_LOAD = re.compile(r"(^|[._])load(_dir|_path)?$", re.IGNORECASE)
 _LOGGING = re.compile(r"(^|[._])(wandb|tensorboard|mlflow|comet|clearml|logging|report_to)([._]|$)", re.IGNORECASE)
 _FP8 = re.compile(r"fp8|float8|mxfp8|nvfp4|fp4|mx_?recipe|amax|delayed_scaling", re.IGNORECASE)
 _PRECISION = re.compile(
@@ -70,12 +74,20 @@ def _settings_rows(baseline: Sequence[LogRecord], candidate: Sequence[LogRecord]
     left, right = _merged(baseline), _merged(candidate)
     if not left or not right:
         return []
-    names = sorted(name for name in left.keys() | right.keys() if not _without_effect(name))
+    own = _goes_on(left) and _goes_on(right)
+    names = sorted(name for name in left.keys() | right.keys() if not (_without_effect(name) or (own and _LOAD.search(name))))
     return [_setting(name, left.get(name), right.get(name)) for name in names]
 
 
 def _without_effect(name: str) -> bool:
     return bool(_IDENTITY.search(name) or _LOGGING.search(name))
+
+
+def _goes_on(settings: Mapping[str, str]) -> bool:
+    """Whether a run loads from where it saves: a resume of its own, not another start."""
+    loads = [value for name, value in settings.items() if _LOAD.search(name)]
+    saves = [value for name, value in settings.items() if re.search(r"(^|[._])save(_dir|_path)?$", name, re.IGNORECASE)]
+    return bool(loads) and all(value in saves for value in loads)
 
 
 def _merged(records: Sequence[LogRecord]) -> dict[str, str]:

@@ -7,8 +7,8 @@ the types in `verdict`, `evidence`, `checks`, `plan.audit` and `records`.
 
 Beyond the types' own fields, each delta has its `value`; each cell its `pairs`, `mean` and the one-sided 95 % bounds
 `lower` and `upper` (null below two pairs), as each difference of item scores; each series its number of `points`, and
-`decimated`: true where only some are given (the first and last, and of each bucket the lowest, the highest and the first non-finite). Numbers that are not
-finite are the strings "NaN", "Infinity" and "-Infinity"; null means missing. Keys are sorted.
+`decimated`: true where only some are given (the first and last, and of each bucket the lowest, the highest and the first
+non-finite). Numbers that are not finite are the strings "NaN", "Infinity" and "-Infinity"; null means missing. Keys are sorted.
 """
 
 import dataclasses

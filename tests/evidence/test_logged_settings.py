@@ -32,7 +32,8 @@ def test_the_precision_under_test_may_differ(setting: str, left: str | None, rig
 
 @pytest.mark.parametrize(
     ("setting", "left", "right"),
-    [("lr", "0.001", "0.002"), ("bf16", None, "true"), ("fp16", "true", None), ("transformer_impl", "local", "transformer_engine"),
+    [("lr", "0.001", "0.002"), ("bf16", None, "true"), ("fp16", "true", None),
+     ("transformer_impl", "local", "transformer_engine"),
      ("data_path", "/a", "/b"), ("precision", "16-mixed", "transformer-engine"), ("fp8", "hybrid", None),
      ("weight_decay", "0.1", None), ("load", "/a", "/b"), ("pretrained_checkpoint", "/a", "/b"), ("model_name", "x", "y"),
      ("NVTE_FUSED_ATTN", "0", "1"), ("global_batch_size", "128", "256"), ("optimizer_name", "adam", "muon")],
@@ -105,7 +106,8 @@ def test_a_baseline_that_is_not_bf16(settings: dict[str, str], obstacle: str) ->
 @pytest.mark.parametrize(
     ("settings", "says"),
     [({"use_fp8": "false"}, True), ({"mixed_precision": "bf16"}, True), ({"fp8": "hybrid"}, False), ({"lr": "1"}, False),
-     ({"mixed_precision": "bf16", "fp8_recipe": "delayed"}, False), ({"mixed_precision": "fp8"}, False), ({"bf16": "true"}, False)],
+     ({"mixed_precision": "bf16", "fp8_recipe": "delayed"}, False), ({"mixed_precision": "fp8"}, False),
+     ({"bf16": "true"}, False)],
 )  # fmt: skip
 def test_only_positive_evidence_counts_against_fp8(settings: dict[str, str], says: bool) -> None:
     assert bool(says_no_fp8([run(**settings)])) == says

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fp8migrate.statistics import divergence as rule
-from fp8migrate.statistics.drift import drift, widening
+from fp8migrate.statistics.drift import drift, drift_of_groups, widening
 from fp8migrate.statistics.permutation import sign_flip_p_value
 from fp8migrate.statistics.robust import block_medians, final_window, robust_mean, trailing_mean
 from fp8migrate.statistics.spikes import excess_p_value, own_spikes, spike_events, spike_steps
@@ -207,3 +207,39 @@ def test_extra_training_on_a_log_linear_curve() -> None:
 @pytest.mark.parametrize("losses", [np.full(1000, 2.0), np.linspace(1.0, 2.0, 1000), np.full(1000, np.nan), np.ones(10)])
 def test_extra_training_is_unknown_where_the_loss_does_not_fall(losses: np.ndarray) -> None:
     assert share_to_make_up(0.01, np.arange(1, losses.size + 1), losses) is None
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-9, 0.004, 0.1])
+@pytest.mark.parametrize("seed", range(8))
+def test_spikes_by_running_sums_are_those_of_the_windows_themselves(noise: float, seed: int) -> None:
+    """The windows written out: above their mean by six of their SDs; NaN is no spike and no history, an Inf is a spike."""
+    rng = np.random.default_rng(seed)
+    values = 3 + 8 * np.exp(-np.arange(2000) / 300) + noise * rng.standard_normal(2000)
+    for place in rng.integers(0, 2000, 5):
+        values[place] = rng.choice([values[place] * 1.02, values[place] * 450, np.nan, np.inf])
+    expected = []
+    for place in range(128, 2000):
+        before = values[place - 128 : place]
+        if np.isfinite(before).all() and values[place] > before.mean() + 6 * before.std(ddof=1):
+            expected.append(place)
+    assert spike_steps(values).tolist() == expected
+
+
+def test_the_noise_of_a_block_is_that_between_neighbours() -> None:
+    """White noise of 3 % a step in 100 blocks of 10: a median of ten has 1.2533 · 3 % / √10 = 1.19 % by the asymptotic rule."""
+    gap = 0.01 * np.arange(1000) / 1000 + 0.03 * np.random.default_rng(0).standard_normal(1000)
+    assert rule.block_noise(gap) == pytest.approx(1.2533 * 0.03 / 10**0.5, rel=0.05)
+    blocks = rule.gap_blocks(0.03 * np.random.default_rng(1).standard_normal(100_000))
+    assert rule.block_noise(0.03 * np.random.default_rng(1).standard_normal(100_000)) == pytest.approx(blocks.std(), rel=0.2)
+    assert rule.block_noise(np.full(1000, np.nan)) == 0.0
+
+
+def test_drift_of_groups_by_hand() -> None:
+    """Growths of the logarithm 0 and 0.002 against 0.004 and 0.006: 0.004 more. ln 10 / ln(0.95/0.55) = 4.21299 further on.
+
+    Ends of ln 3 and ln 3.003: projected gap ln(3.003/3) + 4.21299 · 0.004.
+    """
+    found = drift_of_groups(([0.0, 0.002], [0.004, 0.006]), (np.log([3.0, 3.0]), np.log([3.003, 3.003])), 10.0)
+    assert found.widening.mean == pytest.approx(0.004)
+    assert found.widening.degrees_of_freedom == pytest.approx(2)
+    assert found.projected.mean == pytest.approx(np.log(3.003 / 3.0) + 4.21299 * 0.004, rel=1e-5)

@@ -72,6 +72,20 @@ app = typer.Typer(
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, a YAML file (`fp8migrate init` writes one).")]
 ReportsFolder = Annotated[Path, typer.Option("--reports", metavar="FOLDER", help="Where reports go, one folder per plan name.")]
+FormatName = Annotated[
+    str, typer.Option("--format", metavar="NAME", help="Read the logs as this format, or as a YAML file describes.")
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option("--columns", metavar="OURS=THEIRS", help="Name a column: training_loss=ce, step=t, run=job. Repeatable."),
+]
+MarginOption = Annotated[
+    str, typer.Option("--margin", metavar="NAME|X", help="standard (0.25 %), strict (0.10 %), fp4 (1.0 %), 0.005 or 0.5%.")
+]
+ServeOption = Annotated[str, typer.Option("--serve", metavar="bf16|fp8", help="Precision in which it will be served.")]
+ForwardPenalty = Annotated[
+    str, typer.Option("--forward-penalty", metavar="X", help="What the FP8 forward alone adds to the losses; 0: BF16 forward.")
+]
 Force = Annotated[
     bool, typer.Option("--force", help="Go on past a phase that did not pass. The report's headline will say so.")
 ]
@@ -187,13 +201,8 @@ def report(
 @app.command()
 def inspect(
     logs: Annotated[list[str], typer.Argument(metavar="LOG…", help="Files, folders, patterns, or - for standard input.")],
-    format_name: Annotated[
-        str, typer.Option("--format", metavar="NAME", help="Read them as this format, or as a YAML file describes.")
-    ] = "",
-    columns: Annotated[
-        list[str] | None,
-        typer.Option("--columns", metavar="OURS=THEIRS", help="Name a column: training_loss=ce, step=t, run=job. Repeatable."),
-    ] = None,
+    format_name: FormatName = "",
+    columns: Columns = None,
 ) -> None:
     """Show what is understood of training logs: series, steps, digits, gaps, resumes, and what is not understood."""
     with _guarded():
@@ -233,16 +242,12 @@ def compare(
     skip_runs: Annotated[str, typer.Option("--skip-runs", metavar="PATTERN", help="But not these.")] = "",
     against_runs: Annotated[str, typer.Option("--against-runs", hidden=True)] = "",
     against_skip_runs: Annotated[str, typer.Option("--against-skip-runs", hidden=True)] = "",
-    margin: Annotated[
-        str, typer.Option("--margin", metavar="NAME|X", help="standard (0.25 %), strict (0.10 %), fp4 (1.0 %), 0.005 or 0.5%.")
-    ] = "standard",
-    serve: Annotated[str, typer.Option("--serve", metavar="bf16|fp8", help="Precision in which it will be served.")] = "bf16",
+    margin: MarginOption = "standard",
+    serve: ServeOption = "bf16",
     serve_margin: Annotated[
         str, typer.Option("--serve-margin", metavar="X", help="Margin of logged losses under --serve fp8.")
     ] = "",
-    forward_penalty: Annotated[
-        str, typer.Option("--forward-penalty", metavar="X", help="What the FP8 forward alone adds; 0: validated under BF16.")
-    ] = "",
+    forward_penalty: ForwardPenalty = "",
     endpoint: Annotated[
         list[str] | None, typer.Option("--endpoint", metavar="LOSS", help="validation_loss, training_loss; repeatable.")
     ] = None,
@@ -259,13 +264,8 @@ def compare(
     require: Annotated[
         list[str] | None, typer.Option("--require", metavar="NAME", help="Nothing passes while this is not known. Repeatable.")
     ] = None,
-    format_name: Annotated[
-        str, typer.Option("--format", metavar="NAME", help="Read the logs as this format, or as a YAML file describes.")
-    ] = "",
-    columns: Annotated[
-        list[str] | None,
-        typer.Option("--columns", metavar="OURS=THEIRS", help="Name a column: training_loss=ce, step=t, run=job. Repeatable."),
-    ] = None,
+    format_name: FormatName = "",
+    columns: Columns = None,
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="Of the report's folder.")] = "compare",
     store: Annotated[
         str,
@@ -324,22 +324,13 @@ def watch(
     floor: Annotated[
         list[str] | None, typer.Option("--floor", metavar="LOG…", help="Further BF16 runs: how far equal runs lie apart.")
     ] = None,
-    margin: Annotated[
-        str, typer.Option("--margin", metavar="NAME|X", help="standard (0.25 %), strict (0.10 %), fp4 (1.0 %), 0.005 or 0.5%.")
-    ] = "standard",
-    serve: Annotated[str, typer.Option("--serve", metavar="bf16|fp8", help="Precision in which it will be served.")] = "bf16",
-    forward_penalty: Annotated[
-        str, typer.Option("--forward-penalty", metavar="X", help="What the FP8 forward alone adds to the logged loss.")
-    ] = "",
+    margin: MarginOption = "standard",
+    serve: ServeOption = "bf16",
+    forward_penalty: ForwardPenalty = "",
     every: Annotated[float, typer.Option("--every", metavar="SECONDS", help="Time between two looks at the log.")] = 10.0,
     once: Annotated[bool, typer.Option("--once", help="Judge the log as it stands and stop.")] = False,
-    format_name: Annotated[
-        str, typer.Option("--format", metavar="NAME", help="Read the logs as this format, or as a YAML file describes.")
-    ] = "",
-    columns: Annotated[
-        list[str] | None,
-        typer.Option("--columns", metavar="OURS=THEIRS", help="Name a column: training_loss=ce, step=t, run=job. Repeatable."),
-    ] = None,
+    format_name: FormatName = "",
+    columns: Columns = None,
 ) -> None:
     """Follow a live FP8 run by its log and exit with 3 as soon as it is worse than BF16. It never says that a run passes."""
     with _guarded():

@@ -21,7 +21,7 @@ from fp8migrate.evidence.schema import Comparison
 from fp8migrate.log_verdict import apply_tiers
 from fp8migrate.plan.policy import EvalsMetric, Logs, Policy
 from fp8migrate.records.configuration import Configuration, configuration_beside
-from fp8migrate.records.find import Found, find_sources
+from fp8migrate.records.find import Found, find_sources, split_runs
 from fp8migrate.records.items import FoundItems, ItemRecord, find_items
 from fp8migrate.records.logs import LogRecord
 from fp8migrate.records.readers import read_log
@@ -31,8 +31,6 @@ from fp8migrate.records.stored_baseline import load, store
 
 # Below this a process of its own takes longer than the log.
 LARGE = 8 << 20
-# `steps.csv::moe_bf16*`: of a file with several runs, those whose name matches.
-_RUNS_OF = "::"
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +151,7 @@ class _Reader:
 
     def read_ahead(self, sides: Sequence[Logs]) -> None:
         """Read large logs side by side, each in a process of its own: nearly all of the time goes into reading."""
-        names = [_split(name, logs.runs)[0] for logs in sides for name in logs.logs]
+        names = [split_runs(name, logs.runs)[0] for logs in sides for name in logs.logs]
         sources = {source.name: source for name in dict.fromkeys(names) for source in self.find(name)[0].sources}
         large = [source for source in sources.values() if source.size >= LARGE]
         workers = min(len(large), os.cpu_count() or 1)
@@ -175,7 +173,7 @@ def _read_side(logs: Logs, reader: _Reader) -> Side:
     beside: list[Configuration] = []
     items: list[ItemRecord] = []
     for name in logs.logs:
-        path, pattern = _split(name, logs.runs)
+        path, pattern = split_runs(name, logs.runs)
         found, evaluations = reader.find(path)
         items += evaluations
         if evaluations and not found.sources:
@@ -195,11 +193,6 @@ def _read_side(logs: Logs, reader: _Reader) -> Side:
     return Side(
         tuple(records), tuple(items), files, left, tuple(dict.fromkeys(problem for one in beside for problem in one.problems))
     )
-
-
-def _split(name: str, runs: str) -> tuple[str, str]:
-    path, separator, pattern = name.rpartition(_RUNS_OF)
-    return (path, pattern) if separator and path and pattern else (name, runs)
 
 
 def _within(name: str, folder: Path | None) -> str:

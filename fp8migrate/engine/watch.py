@@ -20,14 +20,13 @@ from fp8migrate.engine.options import fraction
 from fp8migrate.errors import ExitCode, UsageError, UserError
 from fp8migrate.evidence.live import LiveState, Question, live_state, reference
 from fp8migrate.plan.schema import NAMED_MARGINS, Serve
-from fp8migrate.records.find import find_sources
+from fp8migrate.records.find import find_sources, split_runs
 from fp8migrate.records.logs import LogRecord
 from fp8migrate.records.readers import read_log, reader_of
 from fp8migrate.records.readers.base import Options, parse_columns
 from fp8migrate.records.source import Source
 from fp8migrate.report.live_view import last_words, one_line, plain_line, view
 
-_RUNS_OF = "::"
 # Formats that are no lines of text: what they leave half written, their readers know.
 _NO_LINES = frozenset({"tensorboard", "wandb-offline", "hf-state", "megatron-golden"})
 _GZIP = b"\x1f\x8b"
@@ -148,7 +147,7 @@ class GrowingLog:
 
     def read(self) -> LogRecord | None:
         """The run as its log stands; None where nothing changed. NotYetError; UsageError where it never can be read."""
-        path, pattern = _split(self.name)
+        path, pattern = split_runs(self.name)
         file = Path(path)
         self.notice = ""
         try:
@@ -207,7 +206,7 @@ def _read_all(names: Sequence[str], options: Options) -> list[LogRecord]:
     """Every run with a loss of finished logs, or those that `FILE::PATTERN` chooses."""
     found = []
     for name in names:
-        path, pattern = _split(name)
+        path, pattern = split_runs(name)
         records = [
             record
             for source in find_sources([path], format_name=options.format).sources
@@ -218,11 +217,6 @@ def _read_all(names: Sequence[str], options: Options) -> list[LogRecord]:
             raise UsageError(f"holds no run named {pattern!r}", where=path, next_step=_names(records))
         found += chosen
     return found
-
-
-def _split(name: str) -> tuple[str, str]:
-    path, separator, pattern = name.rpartition(_RUNS_OF)
-    return (path, pattern) if separator and path and pattern else (name, "")
 
 
 @contextmanager

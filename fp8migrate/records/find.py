@@ -37,6 +37,12 @@ def find_sources(names: Sequence[str], *, format_name: str = "", taken: Collecti
     return Found(tuple(found.values()), tuple(passed_over))
 
 
+def split_runs(name: str, runs: str = "") -> tuple[str, str]:
+    """`steps.csv::bf16*` → steps.csv, and the pattern of the runs that count; `runs` where the name has none of its own."""
+    path, separator, pattern = name.rpartition("::")
+    return (path, pattern) if separator and path and pattern else (name, runs)
+
+
 def _named(name: str, format_name: str, passed_over: list[str], taken: Collection[Path]) -> Iterator[Source]:
     if name == "-":
         yield Source.stdin()

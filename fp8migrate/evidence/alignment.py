@@ -20,12 +20,14 @@ class Aligned:
     """Curves on common steps. steps: (points,), counted from 1 where any log counts so; values: (curves, points).
 
     notes: what was done. problems: why the curves cannot be compared as they are; with any, a comparison has no PASS.
+    shifts: of each curve what was added to its steps, 1 where it counts from 0 and others from 1.
     """
 
     steps: Array
     values: Array
     notes: tuple[str, ...] = ()
     problems: tuple[Obstacle, ...] = ()
+    shifts: tuple[float, ...] = ()
 
 
 def align(curves: Sequence[LogSeries], names: Sequence[str]) -> Aligned:
@@ -37,6 +39,7 @@ def align(curves: Sequence[LogSeries], names: Sequence[str]) -> Aligned:
     if len(units) > 1:
         return _nothing(len(curves), f"losses in different units are never compared: {', '.join(units)}")
     steps, notes = _one_base([curve.steps for curve in curves], names)
+    shifts = tuple(float(at[0] - curve.steps[0]) for at, curve in zip(steps, curves, strict=True))
     steps, values, interval = _averaged(curves, names, steps, axes[0], notes)
     if empty := next((name for name, at in zip(names, steps, strict=True) if at.size == 0), None):
         return _nothing(len(curves), f"{empty} fills no interval of {interval:g} {axes[0]} over which another log averages")
@@ -50,7 +53,7 @@ def align(curves: Sequence[LogSeries], names: Sequence[str]) -> Aligned:
     for name, at in zip(names, steps, strict=True):
         if (left := at.size - common.size) > 0:
             notes.append(f"{name}: {left} of {at.size} points have no partner at the same step and are left out")
-    return Aligned(common, np.array(rows), tuple(notes), tuple(problems))
+    return Aligned(common, np.array(rows), tuple(notes), tuple(problems), shifts)
 
 
 def _averaged(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fp8migrate.evidence.alignment import Aligned, align
 from fp8migrate.evidence.efficiency import efficiency
-from fp8migrate.evidence.learning import gross_jumps, not_learned
+from fp8migrate.evidence.learning import flat, gross_jumps, not_learned
 from fp8migrate.evidence.logged_runs import log_fact, schedule_obstacle, unique_names
 from fp8migrate.evidence.logged_settings import audit_logs, precision_obstacles, says_no_fp8
 from fp8migrate.evidence.schema import Cell, Comparison, Delta, Endpoint, Groups, Obstacle, PairCurves
@@ -87,11 +87,13 @@ def compare_logs(
     cells += [_floor_cell(aligned[endpoint], endpoint, sides) for endpoint in shown]
     drawn = _pair_curves(curves, pairing, sides, curve_endpoint)
     obstacles = _obstacles(policy, sides, aligned, primary, pairing)
-    longest = _longest(sides, curve_endpoint)
+    extent = _extent(sides, curves, curve_endpoint)
     finals = [_final(curves, row, curve_endpoint) for row in range(len(sides.all))]
     facts = tuple(
-        log_fact(record, arm, place, name, QUANTITIES[curve_endpoint], primary_quantities(primary), longest, final)
-        for record, arm, place, name, final in zip(sides.all, sides.arms, _places(sides), sides.names, finals, strict=True)
+        log_fact(record, arm, place, name, QUANTITIES[curve_endpoint], primary_quantities(primary), extent, shift, final)
+        for record, arm, place, name, shift, final in zip(
+            sides.all, sides.arms, _places(sides), sides.names, curves.shifts, finals, strict=True
+        )
     )
     return Comparison(
         design="groups",
@@ -114,7 +116,7 @@ def compare_logs(
         step_digits=_digits(sides.judged, shown),
         model=", ".join(dict.fromkeys(record.format for record in sides.judged)),
         primary=primary,
-        last_step=round(longest),
+        last_step=round(extent[1]),
         groups=_groups(policy, sides, pairing, curves, aligned, obstacles, primary),
     )
 
@@ -152,6 +154,7 @@ class Lines:
     aligned: Aligned
     values: Array
     has: NDArray[np.bool_]
+    shifts: tuple[float, ...]
 
     @property
     def steps(self) -> Array:
@@ -166,7 +169,9 @@ def _aligned(sides: Sides, endpoint: Endpoint) -> Lines:
     found = align(present, names) if present else Aligned(np.empty(0), np.empty((0, 0)))
     values = np.full((len(series), found.steps.size), np.nan)
     values[has] = found.values
-    return Lines(found, values, has)
+    shifts = np.zeros(len(series))
+    shifts[has] = found.shifts or 0.0
+    return Lines(found, values, has, tuple(shifts.tolist()))
 
 
 def _final(lines: Lines, row: int, endpoint: Endpoint) -> float | None:
@@ -230,7 +235,7 @@ def _pair_curves(lines: Lines, pairing: Pairing, sides: Sides, endpoint: Endpoin
         return ()
     count, rows = len(sides.baseline), lines.values
     unit = next((one.unit for record in sides.all if (one := _series_of(record, endpoint))), "")
-    expected = round(_longest(sides, endpoint))
+    expected = round(_extent(sides, lines, endpoint)[1])
     first = int(max(0.0, lines.steps[0] - (lines.steps[1] - lines.steps[0]))) if lines.steps.size > 1 else 0
 
     def curves(arm: Arm, number: int, left: Array, right: Array) -> PairCurves:
@@ -254,10 +259,14 @@ def _places(sides: Sides) -> list[int]:
     return [place + 1 for side in (sides.baseline, sides.candidate, sides.floor) for place in range(len(side))]
 
 
-def _longest(sides: Sides, endpoint: Endpoint) -> float:
-    """The last step that any run reached or was to reach."""
-    ends = [float(one.steps[-1]) for record in sides.all if (one := _series_of(record, endpoint)) and one.steps.size]
-    return max(ends, default=0.0)
+def _extent(sides: Sides, lines: Lines, endpoint: Endpoint) -> tuple[float, float]:
+    """The first and the last step that any run logged, all counting alike."""
+    found = [
+        (float(one.steps[0]) + shift, float(one.steps[-1]) + shift)
+        for record, shift in zip(sides.all, lines.shifts, strict=True)
+        if (one := _series_of(record, endpoint)) and one.steps.size
+    ]
+    return min((start for start, _ in found), default=0.0), max((end for _, end in found), default=0.0)
 
 
 def _identical(lines: Lines, sides: Sides) -> int:
@@ -326,9 +335,7 @@ def _groups(
         obstacles=obstacles,
         notes=tuple(notes),
         gross_spikes=_gross_spikes(curves, sides),
-        not_learned=tuple(
-            (name, why) for name, row in zip(sides.names[:count], curves.values, strict=False) if (why := not_learned(row))
-        ),
+        not_learned=_not_learned(curves, aligned.get("logged_validation_loss"), sides),
         no_fp8=says_no_fp8(sides.candidate),
         efficiency=efficiency(sides.baseline, sides.candidate, pairing.pairs if pairing.kind == "pairs" else ()),
         growths=_growths(curves, sides),
@@ -336,6 +343,21 @@ def _groups(
         requires=policy.require,
         limits=_limits(policy),
     )
+
+
+def _not_learned(curves: Lines, validation: Lines | None, sides: Sides) -> tuple[tuple[str, str], ...]:
+    """Baseline runs that did not learn, and why. Where the training losses are too noisy to tell, the validation may."""
+    count = len(sides.baseline)
+    rows = zip(sides.names[:count], curves.values[:count], strict=True)
+    found = tuple((name, why) for name, row in rows if (why := not_learned(row)))
+    if found or not curves.steps.size:
+        return found
+    if validation is not None and validation.steps.size > 1:
+        ends = validation.values[:count]
+        if (ends[:, -1] < ends[:, 0]).all():
+            return ()
+    why = flat(curves.values[:count].mean(axis=0))
+    return ((sides.names[0], why),) if why else ()
 
 
 def _limits(policy: Policy) -> dict[str, float]:

@@ -37,10 +37,14 @@ def log_fact(
     name: str,
     curve: Quantity,
     primary: Sequence[Quantity],
-    longest: float,
+    extent: tuple[float, float],
+    shift: float,
     final_loss: float | None,
 ) -> RunFact:
-    """One run. curve: the loss whose points tell how far it came. longest: the last step of any run of the comparison."""
+    """One run. curve: the loss whose points tell how far it came. extent: first and last step of any run of the comparison,
+    all counting alike; shift: what this one's steps lack for that.
+    """
+    longest = extent[1]
     loss = record.series.get(curve)
     common = (arm, place, None, name, name)
     if loss is None or not loss.steps.size:
@@ -59,7 +63,7 @@ def log_fact(
         constant_loss=bool(loss.values.size > 1 and (loss.values == loss.values[0]).all()),
         zero_gradients=bool(grad_norm is not None and grad_norm.values.size and (grad_norm.values == 0).all()),
         final_loss=final_loss,
-        fault=_fault(record, loss, primary, longest),
+        fault=_fault(record, loss, primary, (extent[0] - shift, longest - shift)),
     )
 
 
@@ -77,8 +81,9 @@ def _first_non_finite(record: LogRecord) -> int | None:
     return int(min(found)) if found else None
 
 
-def _fault(record: LogRecord, loss: LogSeries, primary: Sequence[Quantity], longest: float) -> str:
-    """What the log lacks, in words; empty where it is whole."""
+def _fault(record: LogRecord, loss: LogSeries, primary: Sequence[Quantity], extent: tuple[float, float]) -> str:
+    """What the log lacks, in words; empty where it is whole. extent: as the log itself counts."""
+    earliest, longest = extent
     interval = loss.interval or 1.0
     last, own_end = float(loss.steps[-1]), record.expected_last_step or 0.0
     # A log that counts from 0 ends one step before the number of steps.
@@ -87,6 +92,8 @@ def _fault(record: LogRecord, loss: LogSeries, primary: Sequence[Quantity], long
         return f"cut short at {step_words(last + interval)} of {step_words(own_end)} (its last loss is at {step_words(last)})"
     if longest - last >= interval * (1 - 1e-9):
         return f"runs of unequal length: ends at {step_words(last)}, the longest at {step_words(longest)}"
+    if float(loss.steps[0]) - earliest >= interval * (1 - 1e-9):
+        return f"begins at {step_words(float(loss.steps[0]))}, where others begin at {step_words(earliest)}"
     if (missing := _missing_between(loss)) > 0:
         return f"{missing} points without a loss in between"
     for quantity in primary:

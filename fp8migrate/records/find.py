@@ -65,18 +65,35 @@ def _of_folder(folder: Path, format_name: str, passed_over: list[str], taken: Co
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     if len(files) > MAX_FILES:
         raise UsageError(f"holds more than {MAX_FILES} files", where=str(folder), next_step="Name the logs themselves.")
-    known = []
+    known: list[Source] = []
     ours = [path for path in files if path.resolve() not in taken] if taken else files
+    whole: set[Path] = set()
+    others: list[str] = []
     for path in ours:
         source = Source(str(path), path)
         if format_name or _is_log(source):
             known.append(source)
+            reader = None if format_name else recognise(source)
+            whole |= {path.parent} if reader and reader.whole_folder else set()
         else:
-            passed_over.append(source.name)
+            others.append(source.name)
+    if whole:
+        known = [source for source in known if not _within_one(source, whole)]
+        others = [name for name in others if not whole.intersection(Path(name).parents)]
+    passed_over += others
     if not known and len(ours) == len(files):
         what = f"holds no log that is known ({len(files)} files)" if files else "is an empty folder"
         raise UsageError(what, where=str(folder), next_step="Name the files, with --format where theirs is not recognised.")
     yield from known
+
+
+def _within_one(source: Source, whole: Collection[Path]) -> bool:
+    """Whether it lies in a folder that another file stands for."""
+    assert source.path is not None
+    if not any(folder in whole for folder in source.path.parents):
+        return False
+    reader = recognise(source)
+    return not (reader and reader.whole_folder and source.path.parent in whole)
 
 
 def _is_log(source: Source) -> bool:

@@ -99,6 +99,28 @@ def test_a_missing_last_step_is_no_pass(tmp_path: Path) -> None:
     assert "runs of unequal length: ends at 49, the longest at 50" in found.why
 
 
+def test_a_log_that_counts_from_0_is_as_long_as_one_that_counts_from_1(tmp_path: Path) -> None:
+    baseline, candidate = group(tmp_path / "a", 5, data=3), tmp_path / "b"
+    for run in range(5):
+        losses = curve(50 + run, data=3)
+        rows = [f'{{"step": {step}, "loss": {loss!r}}}' for step, loss in enumerate(losses.tolist())]
+        candidate.mkdir(exist_ok=True)
+        (candidate / f"{run}.jsonl").write_text("\n".join(rows) + "\n")
+    found = judged(baseline, candidate)
+    assert decide(found.results).name == "PASS"
+    assert found.comparisons[0].groups is not None
+    assert any("counts from 0" in note for note in found.comparisons[0].groups.notes)
+
+
+def test_a_log_that_lacks_its_first_step_is_no_pass(tmp_path: Path) -> None:
+    """Found by fuzzing: a damaged first line."""
+    baseline, candidate = group(tmp_path / "a", 5, data=3), group(tmp_path / "b", 5, first_seed=50, data=3)
+    lines = (candidate / "run4.jsonl").read_text().splitlines(keepends=True)
+    (candidate / "run4.jsonl").write_text("{}\n{" + "".join(lines)[2:])
+    found = verdict(baseline, candidate)
+    assert (found.code, "begins at 2, where others begin at 1" in found.why) == ("TRUNCATED", True)
+
+
 @pytest.mark.parametrize("steps", [50, STEPS])
 @pytest.mark.parametrize("runs", [1, 8])
 def test_one_spike_of_450_times_is_no_pass(tmp_path: Path, steps: int, runs: int) -> None:

@@ -24,6 +24,7 @@ from fp8migrate.records.readers import (
     nanotron,
     nemo,
     olmo,
+    own_run,
     tensorboard,
     torchtitan,
     torchtitan_golden,
@@ -35,6 +36,7 @@ from fp8migrate.records.source import Source
 
 # In the order in which they are asked: a format that another could be mistaken for stands after it.
 READERS: tuple[Reader, ...] = (
+    own_run.READER,
     megatron.READER,
     nemo.READER,
     torchtitan.READER,

@@ -24,7 +24,8 @@ class Reader:
 
     name: for --format. about: what it is, in a few words. matches: whether a source is of this format, by its content
     (`source.head`). read: its points, in the order of the log. takes_columns: whether a user may name its columns.
-    without_loss: what to do where such a log holds no loss.
+    without_loss: what to do where such a log holds no loss. whole_folder: the file stands for its folder, whose other files are
+    no logs of their own.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Reader:
     read: Callable[[Source, Options], Collector]
     without_loss: str = "Log the training or validation loss, or name its column with --columns."
     takes_columns: bool = False
+    whole_folder: bool = False
 
 
 def parse_columns(pairs: Sequence[str]) -> dict[str, str]:

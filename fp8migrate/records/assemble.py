@@ -57,6 +57,8 @@ def _series(run: RawRun, columns: Mapping[str, str]) -> tuple[dict[Quantity, Log
     unused = list(run.unused)
     for label, column in run.columns.items():
         known = meaning(label)
+        # Only then do its points count without those that are missing.
+        column.settle()
         if known is None:
             unused.append(label)
         else:

@@ -1,7 +1,7 @@
 """Numbers of a large text by the places where they stand: many at once, each exactly as `float` would read it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ Bytes = NDArray[np.bytes_]
 
 MAX_WIDTH = 24
 _WORD = 8
+_LINE_END = ord("\n")
 # Tokens of one width have few shapes: signs of the exponent, places of the point.
 _MAX_SHAPES = 8
 # An integer of so many digits and a power of ten up to 10^22 are exact in float64, so their quotient is rounded once: it is
@@ -63,9 +64,26 @@ class Text:
         same: Flags = differ == 0
         return same
 
-    def tokens(self, starts: Places, ends: Places) -> list[bytes]:
+    def between(self, starts: Places, ends: Places) -> list[bytes]:
         pairs = zip(starts.tolist(), ends.tolist(), strict=True)
-        return [self.content[start:end].strip() for start, end in pairs]
+        return [self.content[start:end] for start, end in pairs]
+
+
+class MarkedLines:
+    """The lines of a text and the marks in them, such as bars. starts, ends: of each line, without its end.
+
+    marks: places of all marks and line ends. first: of each line the index of its first one. count: how many marks it has.
+    """
+
+    def __init__(self, content: bytes, mark: int) -> None:
+        self.text = Text(content)
+        codes = self.text.codes
+        self.marks: Places = np.flatnonzero((codes == mark) | (codes == _LINE_END))
+        last: Places = np.flatnonzero(codes[self.marks] == _LINE_END)
+        self.first: Places = np.concatenate(([0], last + 1))[: last.size].astype(np.intp)
+        self.count: Places = last - self.first
+        self.ends: Places = self.marks[last]
+        self.starts: Places = np.concatenate(([0], self.ends + 1))[: last.size].astype(np.intp)
 
 
 @dataclass(frozen=True)
@@ -123,7 +141,7 @@ def whole_numbers(codes: NDArray[np.uint8]) -> tuple[Array, Flags]:
     return _whole(np.where(digits, levels, np.uint8(0)), range(codes.shape[0])), fits
 
 
-def _decimals(text: Text, starts: Places, ends: Places) -> tuple[Array, Flags]:
+def read_decimals(text: Text, starts: Places, ends: Places) -> tuple[Array, Flags]:
     """The values of plain decimal numbers, and where such stand."""
     values, known = np.zeros(starts.size), np.zeros(starts.size, dtype=bool)
     widths = np.clip(ends - starts, 0, MAX_WIDTH + 1)
@@ -155,13 +173,16 @@ class Points:
     first: int | None
 
 
-def read_points(text: Text, steps: Array, starts: Places, ends: Places) -> Points:
-    """What `Column.add_block` makes of the tokens between starts and ends. Where nothing stands there is no point."""
-    values, known = _decimals(text, starts, ends)
+def read_points(text: Text, steps: Array, starts: Places, ends: Places, token: Callable[[bytes], Token]) -> Points:
+    """What `Column.add_block` makes of the tokens between starts and ends. Where nothing stands there is no point.
+
+    token: makes one of the bytes that stand in a place.
+    """
+    values, known = read_decimals(text, starts, ends)
     lacks, there = 0, known
     odd = np.flatnonzero(~known)
     if odd.size:
-        tokens: list[Token] = [*text.tokens(starts[odd], ends[odd])]
+        tokens = list(map(token, text.between(starts[odd], ends[odd])))
         values[odd] = numbers(tokens)
         empty = np.array([not token for token in tokens])
         lacking = missing(tokens, values[odd])
@@ -169,5 +190,5 @@ def read_points(text: Text, steps: Array, starts: Places, ends: Places) -> Point
         there, keep = known.copy(), known.copy()
         there[odd], keep[odd] = ~empty, ~(lacking | empty)
         steps, values, starts, ends = steps[keep], values[keep], starts[keep], ends[keep]
-    sample = tuple(text.tokens(starts[-DIGIT_SAMPLES:], ends[-DIGIT_SAMPLES:]))
+    sample = tuple(map(token, text.between(starts[-DIGIT_SAMPLES:], ends[-DIGIT_SAMPLES:])))
     return Points(Block(steps, values, sample), lacks, int(there.argmax()) if there.any() else None)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fp8migrate.records.readers.lines import MAX_FIELDS
-from fp8migrate.records.spans import MAX_EXACT_DIGITS, Flags, Places, Text, whole_numbers
+from fp8migrate.records.spans import MAX_EXACT_DIGITS, Flags, MarkedLines, Places, Text, whole_numbers
 from fp8migrate.records.tokens import Array
 
-_BAR, _END, _BLANK = b"|\n "
+_BAR, _BLANK = b"| "
 # Lines of a chunk have one layout, and another one where the loss is NaN; more come where a count needs more digits.
 _MAX_LAYOUTS = 12
 # Lines with bars that are no steps (tables, progress) may stand before the first step.
@@ -78,18 +78,11 @@ class Alike:
         return starts, ends - (text.codes[ends - 1] == _BLANK)
 
 
-class BarredLines:
-    """The lines of a chunk (which ends with a line) that have bars. starts, ends: of every line."""
+class BarredLines(MarkedLines):
+    """The lines of a chunk (which ends with a line) that have bars."""
 
     def __init__(self, chunk: bytes) -> None:
-        self.text = Text(chunk)
-        codes = self.text.codes
-        self._marks: Places = np.flatnonzero((codes == _BAR) | (codes == _END))
-        last: Places = np.flatnonzero(codes[self._marks] == _END)
-        self._first: Places = np.concatenate(([0], last[:-1] + 1)).astype(np.intp)
-        self._bars: Places = last - self._first
-        self.ends: Places = self._marks[last]
-        self.starts: Places = np.concatenate(([0], self.ends[:-1] + 1)).astype(np.intp)
+        super().__init__(chunk, _BAR)
 
     def containing(self, words: bytes) -> Places:
         """The lines that contain the words."""
@@ -102,14 +95,14 @@ class BarredLines:
 
     def alike(self, apart: Places) -> tuple[list[Alike], Places]:
         """Lines that have a step, by layout, and the others that have bars. Lines of `apart` are among the others."""
-        left = self._bars > 0
+        left = self.count > 0
         left[apart] = False
         found = []
         for _ in range(_MAX_LAYOUTS):
             lines = np.flatnonzero(left)
             if not lines.size:
                 break
-            lines = lines[self._bars[lines] == np.bincount(self._bars[lines]).argmax()]
+            lines = lines[self.count[lines] == np.bincount(self.count[lines]).argmax()]
             layout = self._layout(lines)
             if layout is None:
                 left[lines[:_MAX_SEARCHED]] = False
@@ -118,7 +111,7 @@ class BarredLines:
             left[group.lines if group.lines.size else lines[:_MAX_SEARCHED]] = False
             if group.lines.size:
                 found.append(group)
-        others = self._bars > 0
+        others = self.count > 0
         for group in found:
             others[group.lines] = False
         return found, np.flatnonzero(others)
@@ -131,7 +124,7 @@ class BarredLines:
 
     def _of_layout(self, layout: Layout, lines: Places) -> Alike:
         """Which of the lines have it; each has as many bars as the layout."""
-        bars = [self._marks[self._first[lines] + layout.before + place] for place in range(len(layout.labels) + 1)]
+        bars = [self.marks[self.first[lines] + layout.before + place] for place in range(len(layout.labels) + 1)]
         steps, fits = self._steps(layout, bars[0])
         for bar, label in zip(bars[:-1], layout.labels, strict=True):
             # The words hold no bar: where they stand, they stand before the next one.

@@ -1,7 +1,7 @@
 """CSV with any columns, which covers nanochat's and Lightning's; and the charts that W&B exports."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from fp8migrate.errors import UsageError
@@ -9,6 +9,7 @@ from fp8migrate.records.collect import Collector
 from fp8migrate.records.logs import Axis
 from fp8migrate.records.quantities import axis_of, meaning, plain
 from fp8migrate.records.readers.base import Options, Reader
+from fp8migrate.records.readers.plain_table import PlainTable
 from fp8migrate.records.readers.tabular import MAX_COLUMNS, add_rows
 from fp8migrate.records.source import HEAD_BYTES, Source
 from fp8migrate.records.tokens import is_number
@@ -31,7 +32,8 @@ def matches(source: Source) -> bool:
 def read(source: Source, options: Options) -> Collector:
     delimiter = _delimiter(source.head) or _by_header(source)
     collected = Collector()
-    rows = _rows(source, delimiter, collected)
+    lines = _Lines(source, collected)
+    rows = _rows(lines, delimiter, collected)
     header = next(rows, [])
     if len(header) > MAX_COLUMNS:
         collected.notes.append(f"{len(header)} columns, of which the first {MAX_COLUMNS} were read")
@@ -40,8 +42,48 @@ def read(source: Source, options: Options) -> Collector:
         _read_wandb(rows, labels, options, collected)
     else:
         _refuse_table_of_runs(source, labels, options)
-        _read_table(rows, labels, options, collected)
+        _read_table(lines, header, delimiter, options, collected)
     return collected
+
+
+class _Lines:
+    """The lines of a source whose quotes are closed; what was not read of a chunk can be taken as a whole. read: so many.
+
+    A line that was cut inside a quote would else take all lines up to the next quote.
+    """
+
+    def __init__(self, source: Source, collected: Collector) -> None:
+        self._chunks = source.chunks()
+        self._chunk = b""
+        self._start = 0
+        self._collected = collected
+        self.read = 0
+
+    def __iter__(self) -> Iterator[str]:
+        while chunk := self.take():
+            self.put_back(chunk)
+            yield from self.of_chunk()
+
+    def of_chunk(self) -> Iterator[str]:
+        """The lines that are left of the chunk."""
+        while (end := self._chunk.find(b"\n", self._start)) >= 0:
+            line, self._start = self._chunk[self._start : end], end + 1
+            if line.count(b'"') % 2:
+                self._collected.skip(line)
+            else:
+                self.read += 1
+                yield line.decode("utf-8", "replace") + "\n"
+
+    def take(self) -> bytes:
+        """The rest of the chunk, or the next one; empty at the end."""
+        chunk = self._chunk[self._start :]
+        while not chunk and (following := next(self._chunks, None)) is not None:
+            chunk = following
+        self._chunk, self._start = b"", 0
+        return chunk
+
+    def put_back(self, chunk: bytes) -> None:
+        self._chunk, self._start = chunk, 0
 
 
 def _delimiter(head: bytes) -> str | None:
@@ -79,15 +121,20 @@ def _by_header(source: Source) -> str:
     return max(_DELIMITERS, key=lines[0].count)
 
 
-def _rows(source: Source, delimiter: str, collected: Collector) -> Iterator[list[str]]:
-    """Rows with as many fields as the first, which names them. Others were cut, and are counted."""
-    reader = csv.reader(_lines(source, collected), delimiter=delimiter)
-    header: list[str] = []
+def _rows(
+    lines: Iterable[str], delimiter: str, collected: Collector, header: Sequence[str] = (), before: int = 0
+) -> Iterator[list[str]]:
+    """Rows with as many fields as the first, which names them. Others were cut, and are counted.
+
+    header: the first row, if it was read. before: lines that were read.
+    """
+    reader = csv.reader(lines, delimiter=delimiter)
+    header = list(header)
     while True:
         try:
             row = next(reader, None)
         except csv.Error:
-            collected.skip(f"line {reader.line_num}")
+            collected.skip(f"line {before + reader.line_num}")
             continue
         if row is None:
             return
@@ -101,19 +148,20 @@ def _rows(source: Source, delimiter: str, collected: Collector) -> Iterator[list
             collected.skip(delimiter.join(row[:8]))
 
 
-def _lines(source: Source, collected: Collector) -> Iterator[str]:
-    """Lines whose quotes are closed. One that was cut inside a quote would else take all lines up to the next quote."""
-    for line in source.lines():
-        if line.count(b'"') % 2:
-            collected.skip(line)
-        else:
-            yield line.decode("utf-8", "replace") + "\n"
-
-
-def _read_table(rows: Iterator[list[str]], labels: list[str], options: Options, collected: Collector) -> None:
+def _read_table(lines: _Lines, header: list[str], delimiter: str, options: Options, collected: Collector) -> None:
+    labels = [label.strip() for label in header[:MAX_COLUMNS]]
     names = _distinct(labels, collected)
-    while batch := list(islice(rows, _BATCH)):
-        add_rows(collected, [dict(zip(names, row, strict=False)) for row in batch], options)
+    table = PlainTable.of(header, names, delimiter, options)
+    while chunk := lines.take():
+        quoted = b'"' in chunk
+        if table is not None and not quoted and table.add(chunk, collected):
+            lines.read += chunk.count(b"\n")
+            continue
+        lines.put_back(chunk)
+        # Fields in quotes may go on in the next chunk, so that from the first quote on all rows are read one by one.
+        rows = _rows(lines if quoted else lines.of_chunk(), delimiter, collected, header, lines.read)
+        while batch := list(islice(rows, _BATCH)):
+            add_rows(collected, [dict(zip(names, row, strict=False)) for row in batch], options)
     for run in collected.runs:
         run.unused.pop("", None)
         for label, column in run.columns.items():

@@ -146,7 +146,7 @@ def _columns(text: Text, groups: list[Alike], validations: list[tuple[int, re.Ma
     columns = []
     for label, several in found.items():
         lines, steps, starts, ends = _merged(several)
-        points = read_points(text, steps, starts, ends)
+        points = read_points(text, steps, starts, ends, bytes.strip)
         if points.first is not None:
             line = int(lines[points.first])
             field = next(values.field for values in several if line in values.lines)
@@ -166,8 +166,8 @@ def _values(text: Text, group: Alike) -> Iterator[tuple[str, _Values]]:
         if _counts(name):
             yield _label(name), _Values(group.lines, group.steps, *group.places(text, field), field)
     if _NAN_COUNT in names and _LOSS not in map(_label, names):
-        counts = text.tokens(*group.places(text, names.index(_NAN_COUNT)))
-        nan = np.array([bool(count.strip(b"0")) for count in counts])
+        counts = text.between(*group.places(text, names.index(_NAN_COUNT)))
+        nan = np.array([bool(count.strip().strip(b"0")) for count in counts])
         # They are not written: the word that was put after the chunk stands for them.
         ends = np.full(int(nan.sum()), len(text.content))
         yield _LOSS, _Values(group.lines[nan], group.steps[nan], ends - len(_NAN), ends, len(names))

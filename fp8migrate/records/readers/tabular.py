@@ -14,7 +14,7 @@ from fp8migrate.records.readers.base import Options
 
 MAX_COLUMNS = 2000
 _MAX_DEPTH = 3
-_MAX_NAME = 200
+MAX_NAME = 200
 _AXIS_LABELS = frozenset({"step", "global_step", "iteration", "epoch", "run", "run_id", "run_name", "_step"})
 _RUN_COLUMNS = ("run", "run_id", "run_name")
 
@@ -32,14 +32,14 @@ def add_rows(collected: Collector, rows: Sequence[Row], options: Options) -> Non
 def _add_alike(collected: Collector, rows: Sequence[Row], options: Options) -> bool:
     """Many rows of one run with the same columns and rising steps, column by column; False where they are not."""
     labels = list(rows[0])
-    counts = _counter(labels, options)
-    if counts is None or len(labels) > MAX_COLUMNS or _run_label(labels, options):
+    counts = counting_column(labels, options)
+    if counts is None or len(labels) > MAX_COLUMNS or run_column(labels, options):
         return False
     if set(map(len, rows)) != {len(labels)}:
         return False
     try:
         steps = np.array(list(map(itemgetter(counts[0]), rows)), dtype=np.float64)
-        wanted = [(name, list(map(itemgetter(label), rows))) for label, name in _wanted(labels, options)]
+        wanted = [(name, list(map(itemgetter(label), rows))) for label, name in wanted_columns(labels, options)]
     except (KeyError, TypeError, ValueError, OverflowError):
         return False
     if not collected.continues(steps):
@@ -47,7 +47,7 @@ def _add_alike(collected: Collector, rows: Sequence[Row], options: Options) -> b
     if not all(_alike(values) for _, values in wanted):
         return False
     run = collected.bulk(steps, wanted, counts[1])
-    _note_unused(run, labels, options)
+    note_unused(run, labels, options)
     return True
 
 
@@ -59,10 +59,12 @@ def _alike(values: list[Any]) -> bool:
 
 def _add_row(collected: Collector, row: Row, options: Options) -> None:
     labels = list(row)[:MAX_COLUMNS]
-    values = [(name, row[label]) for label, name in _wanted(labels, options) if type(row[label]) in (str, bytes, float, int)]
-    run_label = _run_label(labels, options)
-    name = str(row[run_label])[:_MAX_NAME] if run_label else ""
-    counts = _counter(labels, options)
+    values = [
+        (name, row[label]) for label, name in wanted_columns(labels, options) if type(row[label]) in (str, bytes, float, int)
+    ]
+    run_label = run_column(labels, options)
+    name = str(row[run_label])[:MAX_NAME] if run_label else ""
+    counts = counting_column(labels, options)
     if counts is None and values and "step" not in options.columns:
         run = collected.named(name) if name else collected.run
         run.note("rows that count nothing were numbered from 1")
@@ -74,7 +76,7 @@ def _add_row(collected: Collector, row: Row, options: Options) -> None:
         if any(value not in ("", b"") for _, value in values) or not counts:
             collected.skip(str(dict(list(row.items())[:8])))
         return
-    _note_unused(collected.put(step, values, counts[1], name), labels, options)
+    note_unused(collected.put(step, values, counts[1], name), labels, options)
 
 
 def _step(value: object) -> float | None:
@@ -84,14 +86,14 @@ def _step(value: object) -> float | None:
         return None
 
 
-def _counter(labels: list[str], options: Options) -> tuple[str, Axis] | None:
+def counting_column(labels: list[str], options: Options) -> tuple[str, Axis] | None:
     named = options.columns.get("step")
     if named is not None:
         return (named, "steps") if named in labels else None
     return axis_of(labels)
 
 
-def _run_label(labels: Sequence[str], options: Options) -> str | None:
+def run_column(labels: Sequence[str], options: Options) -> str | None:
     named = options.columns.get("run")
     if named is not None:
         return named if named in labels else None
@@ -99,7 +101,7 @@ def _run_label(labels: Sequence[str], options: Options) -> str | None:
     return next((lowered[name] for name in _RUN_COLUMNS if name in lowered), None)
 
 
-def _wanted(labels: Sequence[str], options: Options) -> list[tuple[str, str]]:
+def wanted_columns(labels: Sequence[str], options: Options) -> list[tuple[str, str]]:
     """Columns to keep, with the name under which assembly knows them. Named ones take the place of guesses."""
     named = {label: quantity for quantity, label in options.columns.items() if quantity not in ("step", "run")}
     unknown = [quantity for quantity in named.values() if meaning(quantity) is None]
@@ -115,8 +117,8 @@ def _wanted(labels: Sequence[str], options: Options) -> list[tuple[str, str]]:
     return found
 
 
-def _note_unused(run: RawRun, labels: Sequence[str], options: Options) -> None:
-    used = {*(label for label, _ in _wanted(labels, options)), options.columns.get("step"), options.columns.get("run")}
+def note_unused(run: RawRun, labels: Sequence[str], options: Options) -> None:
+    used = {*(label for label, _ in wanted_columns(labels, options)), options.columns.get("step"), options.columns.get("run")}
     run.unused.update({label: None for label in labels if label not in used and label.lower() not in _AXIS_LABELS})
 
 

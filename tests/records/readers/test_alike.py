@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fp8migrate.errors import UsageError
 from fp8migrate.records import source as source_module
-from fp8migrate.records.logs import LogRecord
-from fp8migrate.records.readers import megatron, read_log
+from fp8migrate.records.readers import megatron
 from fp8migrate.records.readers.barred import BarredLines
 from fp8migrate.records.source import MAX_LINE_BYTES, Source
 from fp8migrate.records.spans import Text, read_points
+from tests.records.readers.reading import everything
 
 PREFIXES = ("", "3: ", "[node:3]: ", " samples/sec: 12.5 |", "INFO | ")
 BETWEEN = (
@@ -98,52 +97,15 @@ class Log:
         return f"{self.prefix} iteration {step:{self.width}d}/{total:8d} |{written}{end}\n"
 
     def value(self, name: str) -> str:
-        if self.rare() and self.rare():
+        if self.rare():
             return self.draw.choice(VALUES)
         return f"{self.draw.uniform(0.1, 30):.6E}" if "loss" in name else f"{self.draw.uniform(0.1, 120):.3f}"
-
-
-def said(text: str) -> tuple[object, ...]:
-    """All that is read of a log, in a form that can be compared: NaN equals NaN, and each bit counts."""
-    try:
-        return tuple(_plain(record) for record in read_log(Source("log", None, text.encode())))
-    except UsageError as error:
-        return (str(error),)
-
-
-def _plain(record: LogRecord) -> tuple[object, ...]:
-    series = [
-        (
-            name,
-            one.label,
-            one.unit,
-            one.axis,
-            one.steps.tobytes(),
-            one.values.tobytes(),
-            one.digits,
-            one.averaging,
-            one.overlaps,
-        )
-        for name, one in record.series.items()
-    ]
-    disorder = [(one.repeated, one.disordered) for one in record.series.values()]
-    counts = (record.lines, record.not_understood, record.example)
-    return (
-        record.name,
-        series,
-        disorder,
-        record.expected_last_step,
-        dict(record.settings),
-        record.notes,
-        record.unused,
-        counts,
-    )
 
 
 def one_by_one(text: str) -> tuple[object, ...]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(megatron, "_at_once", lambda chunk, collected: False)
-        return said(text)
+        return everything(text)
 
 
 @settings(max_examples=300, deadline=None)
@@ -159,14 +121,14 @@ def test_lines_together_are_as_lines_one_by_one(seed: int, steps: int, calm: flo
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source_module, "CHUNK_BYTES", chunk)
         patch.setattr(megatron, "_FEW", few)
-        assert said(text) == one_by_one(text)
+        assert everything(text) == one_by_one(text)
 
 
 @pytest.mark.parametrize("between", BETWEEN)
 def test_what_stands_between_changes_nothing(between: str) -> None:
     log = Log(1, 1.0)
     text = "".join(log.line(step) + (between.format(step=step) if step == 40 else "") for step in range(1, 81))
-    assert said(text) == one_by_one(text)
+    assert everything(text) == one_by_one(text)
 
 
 @settings(max_examples=300, deadline=None)
@@ -175,7 +137,7 @@ def test_numbers_by_their_places_are_those_of_python(written: list[str]) -> None
     text = Text("|".join(written).encode())
     bars = np.flatnonzero(text.codes == ord("|"))
     starts, ends = np.append(0, bars + 1), np.append(bars, text.codes.size)
-    points = read_points(text, np.arange(starts.size, dtype=np.float64), starts, ends)
+    points = read_points(text, np.arange(starts.size, dtype=np.float64), starts, ends, bytes.strip)
     expected = dict(_numbers(written))
     assert points.block.steps.tolist() == list(expected)
     assert [repr(value) for value in points.block.values.tolist()] == [repr(value) for value in expected.values()]

@@ -27,10 +27,19 @@ def _tiered(result: CheckResult, policy: Policy) -> CheckResult:
     tier = policy.metrics.tier_of(result.metric) if result.metric else "critical"
     if tier == "critical" or result.advisory:
         return result
-    if tier == "supporting" and result.status == "fail":
+    if tier == "supporting" and (result.status == "fail" or (result.status == "inconclusive" and _beyond(result))):
         summary = f"supporting metric {result.metric}: {result.summary} ({result.code})"
         return replace(result, status="inconclusive", code="SUPPORTING_FAILED", summary=summary)
     return replace(result, advisory=True)
+
+
+def _beyond(result: CheckResult) -> bool:
+    """Whether what was measured lies on the bad side of its limit, decided or not."""
+    if result.measured is None or result.limit is None:
+        return False
+    if result.unit == "points":
+        return result.measured < -result.limit
+    return result.measured < result.limit if result.metric in ("speed", "worth_it") else result.measured > result.limit
 
 
 def log_report(
@@ -148,10 +157,17 @@ def _also(report: Report, most: int = 3) -> list[str]:
     return [*others[:most], *([f"{len(others) - most} more, in the report"] if len(others) > most else [])]
 
 
+def _supporting_open(report: Report) -> list[str]:
+    """Metrics that a policy names and the logs leave open: they decide nothing, and silence would look like a pass."""
+    open_ones = [r for r in report.results if r.advisory and r.metric and r.status == "inconclusive" and r.check != "worth_it"]
+    return [r.summary for r in open_ones[:3]]
+
+
 def verdict_lines(report: Report) -> tuple[str, ...]:
     """The verdict for the terminal, most important first."""
     told = [report.headline, f"  {report.verdict.why}"]
     told += [f"  Also: {line}" for line in _also(report)]
+    told += [f"  Not judged: {line}" for line in _supporting_open(report)]
     told += [f"  {line}" for line in asides(report.results)]
     told += [f"  Next: {report.verdict.next_step}"] if report.verdict.next_step else []
     return tuple(told)

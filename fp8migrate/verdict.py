@@ -121,6 +121,12 @@ RANKED: tuple[Row, ...] = (
         "Make the settings named the same in both arms and run the pairs again.",
     ),
     Row(
+        "REPEATED_RUN",
+        "INCONCLUSIVE",
+        "One run stands for several.",
+        "Name each run once.",
+    ),
+    Row(
         "TRUNCATED",
         "INCONCLUSIVE",
         "A run, an arm, a step or a measurement is missing.",
@@ -171,7 +177,7 @@ RANKED: tuple[Row, ...] = (
     Row(
         "PENALTY_UNKNOWN",
         "INCONCLUSIVE",
-        "The training loss is above the margin, but how much of that is the FP8 forward alone is not known.",
+        "The loss as logged is above the margin, but how much of that is the FP8 forward alone is not known.",
         "Validate both arms under a BF16 forward (or say what the forward alone costs: --forward-penalty).",
     ),
     Row(
@@ -249,7 +255,7 @@ RANKED: tuple[Row, ...] = (
     Row(
         "UNDERPOWERED",
         "INCONCLUSIVE",
-        "The pairs scatter too much to tell.",
+        "The runs scatter too much to tell.",
         "Plan a new design with the pairs named, or quieter ones: a later start, a longer run.",
     ),
     Row(

@@ -13,6 +13,7 @@ from fp8migrate.evidence.endpoints import shared_steps
 from fp8migrate.evidence.schema import Comparison, Groups, PairCurves, RunFact
 from fp8migrate.jobs import Arm
 from fp8migrate.statistics import divergence as rule
+from fp8migrate.statistics.robust import block_medians
 from fp8migrate.statistics.spikes import EXCESS_ALPHA, HISTORY, excess_p_value, own_spikes
 
 # A model that has learned anything from text is well below a uniform guess; bytes fall from 5.5 to about 3 nats in 50 steps.
@@ -123,21 +124,26 @@ def diverged_runs(comparison: Comparison, arm: Arm) -> list[tuple[PairCurves, ru
     found = []
     for fraction in comparison.fractions:
         own = curves_of(comparison, "floor", fraction)
-        floors = [rule.gap_blocks(relative_gap(curves)) for curves in own or comparison.floor_curves]
+        floors = [_blocks(relative_gap(curves), comparison) for curves in own or comparison.floor_curves]
         penalty = 0.0 if comparison.serve == "fp8" else forward_penalty(comparison, fraction, arm) or 0.0
         for curves in curves_of(comparison, arm, fraction):
             gap = relative_gap(curves)
             if gap.size < rule.QUARTERS:
                 continue
-            blocks = rule.gap_blocks(gap)
+            blocks = _blocks(gap, comparison)
             levels = [floor.repeat(blocks.size // floor.size) for floor in floors if blocks.size % floor.size == 0]
             tau = rule.floor_level(np.array(levels)) if levels else np.zeros(blocks.size)
             if comparison.groups and comparison.groups.pairing != "pairs":
-                tau = np.maximum(tau, rule.block_noise(gap))
+                tau = np.maximum(tau, rule.block_noise(gap, blocks.size))
             limits = rule.threshold(comparison.margin, tau, len(levels), penalty)
             if (verdict := rule.divergence(blocks, limits)) is not None:
                 found.append((curves, verdict))
     return found
+
+
+def _blocks(gap: Array, comparison: Comparison) -> Array:
+    """Block medians: by steps for runs that log each, by points for logs of others."""
+    return block_medians(gap, rule.log_blocks(gap.size)) if comparison.groups else rule.gap_blocks(gap)
 
 
 def forward_penalty(comparison: Comparison, fraction: float | None, arm: Arm) -> float | None:
@@ -188,6 +194,9 @@ def spikes(comparison: Comparison) -> Results:
 
 def _group_spikes(groups: Groups) -> Results:
     """Spikes of all runs, by how many runs each arm has; a doubled loss in the candidate alone is one too many."""
+    if groups.wild_ends:
+        shown = some([f"{name} {percent(gap)}" for name, gap in groups.wild_ends])
+        return [CheckResult("spikes", "inconclusive", f"far from its baseline at the very end: {shown}", "SPIKES")]
     if groups.gross_spikes:
         shown = some([f"{name} at {step:,g}" for name, step in groups.gross_spikes])
         return [CheckResult("spikes", "inconclusive", f"the loss of the candidate alone more than doubled: {shown}", "SPIKES")]
@@ -212,7 +221,7 @@ def longest_run(comparison: Comparison) -> int:
 
 def no_spike_history(comparison: Comparison) -> str | None:
     steps = longest_run(comparison)
-    if comparison.groups and comparison.groups.gross_spikes:
+    if comparison.groups and (comparison.groups.gross_spikes or comparison.groups.wild_ends):
         return None
     return f"a run of {steps} steps has no {HISTORY} steps before a spike" if 0 < steps <= HISTORY else None
 

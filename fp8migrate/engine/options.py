@@ -37,6 +37,10 @@ def policy_of(
     name: str,
 ) -> Policy:
     """UsageError where an option is not what it may be."""
+    if serve_margin and serve != "fp8":
+        raise UsageError(
+            "has no effect without --serve fp8", where="--serve-margin", next_step="Add --serve fp8, or leave it away."
+        )
     metrics: dict[str, Any] = {loss: {} for loss in _endpoints(endpoint)}
     if min_speedup is not None:
         metrics["speed"] = {"at_least": min_speedup}
@@ -49,9 +53,9 @@ def policy_of(
         "floor": {"logs": floor} if floor else None,
         "format": format_name,
         "columns": parse_columns(columns),
-        "margin": margin if margin in NAMED_MARGINS else fraction(margin, "--margin", f"{', '.join(NAMED_MARGINS)}, or "),
+        "margin": margin if margin in NAMED_MARGINS else margin_of(margin, "--margin"),
         "serve": serve,
-        "serve_margin": fraction(serve_margin, "--serve-margin") if serve_margin else None,
+        "serve_margin": margin_of(serve_margin, "--serve-margin") if serve_margin else None,
         "forward_penalty": fraction(forward_penalty, "--forward-penalty") if forward_penalty else None,
         "metrics": metrics,
         "require": [_evidence(word, "--require") for text in require for word in text.split(",")],
@@ -73,6 +77,19 @@ def fraction(text: str, option: str, also: str = "") -> float:
     if not 0 <= value < 0.5:
         next_step = f"Allowed: {also}a fraction from 0 to 0.5 (0.005), or percent (0.5%)."
         raise UsageError(f"{text!r} is no fraction", where=option, next_step=next_step)
+    return value
+
+
+# A margin this wide passes nearly anything. Who writes 0.25 most likely means 0.25 %.
+WIDE_MARGIN = 0.05
+
+
+def margin_of(text: str, option: str) -> float:
+    """A margin as a fraction; a wide one must be written in percent, so that 0.25 is not taken for 25 %."""
+    value = fraction(text, option, f"{', '.join(NAMED_MARGINS)}, or ")
+    if value >= WIDE_MARGIN and not text.strip().endswith("%"):
+        next_step = f"Write {text.strip()}% if that is meant, or {100 * value:g}% for a margin that wide."
+        raise UsageError(f"{text!r} is a margin of {100 * value:g} %", where=option, next_step=next_step)
     return value
 
 

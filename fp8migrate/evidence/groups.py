@@ -18,7 +18,8 @@ from fp8migrate.jobs import Arm
 from fp8migrate.plan.policy import Policy, margin_fraction
 from fp8migrate.records.logs import LogRecord, LogSeries, Quantity
 from fp8migrate.records.schema import Series
-from fp8migrate.statistics.pairing import Pairing, noise_correlation, pair_up
+from fp8migrate.statistics.divergence import GROSS_END, LEAST_GAP, MARGINS
+from fp8migrate.statistics.pairing import PAIRED_ABOVE, Pairing, noise_correlation, pair_up
 from fp8migrate.statistics.robust import final_window, robust_mean
 from fp8migrate.statistics.spikes import spike_events, spike_steps
 
@@ -32,6 +33,12 @@ ENDPOINT_OF: dict[Quantity, Endpoint] = {quantity: endpoint for endpoint, quanti
 SAME_START = 5e-4
 # Fewer, and a tenth of the run is too few points for a median.
 LEAST_POINTS_FOR_GROWTH = 100
+# Logged rates are rounded; a schedule that is off by a step differs by less than this at nearly all steps.
+SAME_RATE, SHARE_OF_RATES = 0.02, 0.1
+# The end of a log: 1 % of its points, and so many at least.
+LEAST_END_POINTS = 3
+# No FP8 run stays this near its BF16 baseline at every step: the floor of one ulp alone is wider (PARITY.md 1).
+NEARER_THAN_FP8 = 1e-5
 # Above this many nats a model has learned nothing yet: the first loss shows initial weights, not a trained checkpoint.
 UNTRAINED_NATS = 8.0
 
@@ -274,7 +281,72 @@ def _identical(lines: Lines, sides: Sides) -> int:
     rows, count = lines.values, len(sides.baseline)
     if not lines.steps.size:
         return 0
-    return sum(any(np.array_equal(row, other) for other in rows[:count]) for row in rows[sides.candidates])
+    return sum(any(_same_run(row, other) for other in rows[:count]) for row in rows[sides.candidates])
+
+
+def _same_run(left: Array, right: Array) -> bool:
+    """Losses that are equal, or nearer at every step than FP8 and BF16 ever are."""
+    if np.array_equal(left, right):
+        return True
+    if left.size < LEAST_POINTS_FOR_GROWTH or not (np.isfinite(left).all() and np.isfinite(right).all()):
+        return False
+    return bool((np.abs(left - right) < NEARER_THAN_FP8 * np.abs(right)).all())
+
+
+def _repeated(lines: Lines, sides: Sides) -> list[Obstacle]:
+    """Runs of one arm that are the same run: a copy, or one file under two names. It would count as two."""
+    found = []
+    arms = ((0, len(sides.baseline)), (len(sides.baseline), len(sides.judged)))
+    for first, last in arms if lines.steps.size else ():
+        for row in range(first, last):
+            twin = next((other for other in range(first, row) if np.array_equal(lines.values[row], lines.values[other])), None)
+            if twin is not None and np.isfinite(lines.values[row]).all():
+                what = f"{sides.names[row]} is {sides.names[twin]}: the same losses at every step, one run that stands for two"
+                found.append(Obstacle("REPEATED_RUN", what))
+    return found
+
+
+def _data_within(lines: Lines, sides: Sides, pairing: Pairing) -> list[Obstacle]:
+    """Arms whose runs share data orders among themselves and not with the other arm: their offset is the order's, and runs
+    on one order are no repetitions of each other.
+    """
+    if pairing.kind != "unpaired":
+        return []
+    arms = (("baseline", 0, len(sides.baseline)), ("candidate", len(sides.baseline), len(sides.judged)))
+    found = []
+    for arm, first, last in arms:
+        orders: list[int] = []
+        for row in range(first, last):
+            alike = (noise_correlation(lines.values[row], lines.values[other]) for other in orders)
+            if not any(one is not None and one > PAIRED_ABOVE for one in alike):
+                orders.append(row)
+        if len(orders) < last - first:
+            what = (
+                f"{last - first} runs of the {arm} saw {len(orders)} data orders that the other arm did not: runs on one order "
+                "are no repetitions of each other"
+            )
+            found.append(Obstacle("INVALID_PAIR", what))
+    return found
+
+
+def _other_rates(sides: Sides) -> list[Obstacle]:
+    """Learning rates that the logs themselves show to differ between the arms."""
+    series = [record.series.get("learning_rate") for record in sides.judged]
+    known = [one for one in series if one is not None and one.steps.size]
+    if len(known) < len(series):
+        return []
+    left, count = known[0], len(sides.baseline)
+    for one, name in zip(known[count:], sides.names[count:], strict=False):
+        if one.axis != left.axis:
+            continue
+        steps, a, b = np.intersect1d(left.steps, one.steps, return_indices=True)
+        low = max(float(np.abs(left.values[a]).max()), 1e-30) if a.size else 1.0
+        apart = np.abs(left.values[a] - one.values[b]) > SAME_RATE * np.maximum(np.abs(left.values[a]), 0.01 * low)
+        if steps.size and apart.mean() > SHARE_OF_RATES:
+            at = int(np.flatnonzero(apart)[0])
+            rates = f"{left.values[a][at]:.4g} against {one.values[b][at]:.4g} at {steps[at]:g}"
+            return [Obstacle("INVALID_PAIR", f"the learning rates differ: {rates} ({sides.names[0]}, {name})")]
+    return []
 
 
 def _digits(records: Sequence[LogRecord], endpoints: Sequence[Endpoint]) -> int | None:
@@ -289,6 +361,10 @@ def _obstacles(
     found = [obstacle for endpoint in primary for obstacle in aligned[endpoint].aligned.problems]
     found += [o for e, lines in aligned.items() if e not in primary for o in lines.aligned.problems if o.code == "TRUNCATED"]
     found += precision_obstacles(sides.baseline, sides.names)
+    shown = next(iter(aligned.values())) if "training_loss" not in aligned else aligned["training_loss"]
+    found += [*_repeated(shown, sides), *_other_rates(sides)]
+    if "training_loss" in aligned:
+        found += _data_within(aligned["training_loss"], sides, pairing)
     if policy.attest.schedule is None and (obstacle := schedule_obstacle(sides.judged, sides.names)):
         found.append(obstacle)
     if (lines := aligned.get("training_loss")) and (obstacle := _other_start(lines, pairing, sides)):
@@ -335,6 +411,7 @@ def _groups(
         obstacles=obstacles,
         notes=tuple(notes),
         gross_spikes=_gross_spikes(curves, sides),
+        wild_ends=_wild_ends(curves, sides, policy.margin_fraction),
         not_learned=_not_learned(curves, aligned.get("logged_validation_loss"), sides),
         no_fp8=says_no_fp8(sides.candidate),
         efficiency=efficiency(sides.baseline, sides.candidate, pairing.pairs if pairing.kind == "pairs" else ()),
@@ -383,6 +460,22 @@ def _gross_spikes(lines: Lines, sides: Sides) -> tuple[tuple[str, float], ...]:
         if own:
             found.append((name, float(lines.steps[own[0]])))
     return tuple(found)
+
+
+def _wild_ends(lines: Lines, sides: Sides, margin: float) -> tuple[tuple[str, float], ...]:
+    """Candidate runs whose last 1 % of points (three at least) lies far above every baseline's: one of several runs does not
+    show in a mean, and 1 % of a run is too short for the rule of divergence.
+    """
+    points, count = lines.steps.size, len(sides.baseline)
+    if points < 2 * LEAST_END_POINTS or not np.isfinite(lines.values[: len(sides.judged)]).all():
+        return ()
+    ends = np.median(lines.values[:, -max(LEAST_END_POINTS, points // 100) :], axis=1)
+    highest, noise = float(ends[:count].max()), float(np.abs(ends[:count] - np.median(ends[:count])).max())
+    if highest <= 0:
+        return ()
+    most = highest * (1 + GROSS_END * max(LEAST_GAP, MARGINS * margin)) + noise
+    found = zip(sides.names[sides.candidates], ends[sides.candidates].tolist(), strict=True)
+    return tuple((name, end / highest - 1) for name, end in found if end > most)
 
 
 def _growths(lines: Lines, sides: Sides) -> tuple[tuple[float, ...], tuple[float, ...]]:

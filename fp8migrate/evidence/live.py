@@ -430,7 +430,7 @@ def _diverged(grid: _Grid, blocks: Blocks, floor: Floor | None, gap: Array, ques
     (data that is not shared) counts like the floor where it is the larger.
     """
     to_come = np.full(max(0, grid.points - gap.size), np.nan)
-    noise = rule.block_noise(np.concatenate([gap, to_come]))
+    noise = rule.block_noise(np.concatenate([gap, to_come]), rule.num_blocks(gap.size + to_come.size))
     level = np.where(floor.known, floor.level, 0.0) if floor else np.zeros(grid.count)
     limits = rule.threshold(question.margin, np.maximum(level, noise), floor.degrees if floor else 0, question.penalty)
     gaps = np.where(np.arange(grid.count) < blocks.complete, blocks.gaps, 0.0)

@@ -11,6 +11,8 @@ from fp8migrate.records.schema import Cause, Outcome
 
 # Of the distances between points, the share that must be the same before one that is missing can be told.
 REGULAR_SHARE = 0.9
+# A resume logs the same steps again; where the loss had been this far above, the run was rolled back to be rid of it.
+ROLLED_BACK = 0.05
 # A schedule has decayed when its last rate is at most this share of its highest.
 DECAYED_SHARE = 0.5
 
@@ -50,9 +52,11 @@ def log_fact(
     if loss is None or not loss.steps.size:
         return RunFact(*common, None, round(longest), record.source, fault=f"has no {curve.replace('_', ' ')}")
     last, expected = float(loss.steps[-1]), max(longest, record.expected_last_step or 0.0)
-    outcome = Outcome(status="failed", cause=_cause(record.failure), detail=record.failure, last_step=int(last))
-    if not record.failure:
-        outcome = Outcome(status="completed", last_step=int(last))
+    outcome = Outcome(status="completed", last_step=int(last))
+    fault = _fault(record, loss, primary, (extent[0] - shift, longest - shift))
+    if record.failure and (fault or _said_by_log(record)):
+        # A traceback after the last step is a program that ended badly, not a run that did.
+        outcome = Outcome(status="failed", cause=_cause(record.failure), detail=record.failure, last_step=int(last))
     grad_norm = record.series.get("grad_norm")
     return RunFact(
         *common,
@@ -63,8 +67,13 @@ def log_fact(
         constant_loss=bool(loss.values.size > 1 and (loss.values == loss.values[0]).all()),
         zero_gradients=bool(grad_norm is not None and grad_norm.values.size and (grad_norm.values == 0).all()),
         final_loss=final_loss,
-        fault=_fault(record, loss, primary, (extent[0] - shift, longest - shift)),
+        fault=fault,
     )
+
+
+def _said_by_log(record: LogRecord) -> bool:
+    """Whether the log's own bookkeeping says that the run failed, not only a traceback in it."""
+    return record.format in ("fp8migrate-run", "mlperf", "wandb-offline", "wandb")
 
 
 def _cause(failure: str) -> Cause:
@@ -72,8 +81,12 @@ def _cause(failure: str) -> Cause:
 
 
 def _first_non_finite(record: LogRecord) -> int | None:
-    """First step of a NaN or Inf in a loss or the gradient norm; an Inf gradient norm of a skipped step counts as well."""
-    found: list[float] = []
+    """First step of a NaN or Inf in a loss or the gradient norm, also one that a resume wrote over: a run that was rolled back
+    went NaN all the same. An Inf gradient norm of a skipped step counts as well.
+    """
+    found: list[float] = [
+        overlap.non_finite for series in record.series.values() for overlap in series.overlaps if overlap.non_finite is not None
+    ]
     watched: tuple[Quantity, ...] = ("training_loss", "validation_loss", "grad_norm")
     for quantity in watched:
         if (series := record.series.get(quantity)) is not None:
@@ -96,6 +109,22 @@ def _fault(record: LogRecord, loss: LogSeries, primary: Sequence[Quantity], exte
         return f"begins at {step_words(float(loss.steps[0]))}, where others begin at {step_words(earliest)}"
     if (missing := _missing_between(loss)) > 0:
         return f"{missing} points without a loss in between"
+    return _spoilt(loss) or _lacking(record, last, primary)
+
+
+def _spoilt(loss: LogSeries) -> str:
+    """What is in a loss and cannot be, or was taken out of it by going back."""
+    if (below := np.flatnonzero(loss.values <= 0)).size:
+        return f"a loss of {loss.values[below[0]]:g} at {step_words(float(loss.steps[below[0]]))}, which no loss can be"
+    for overlap in loss.overlaps:
+        if overlap.excess is not None and overlap.excess > ROLLED_BACK:
+            where = f"from {step_words(overlap.last)} to {step_words(overlap.first)}"
+            return f"rolled back {where}, where its loss was {100 * overlap.excess:.0f} % above what counts now"
+    return ""
+
+
+def _lacking(record: LogRecord, last: float, primary: Sequence[Quantity]) -> str:
+    """An endpoint that is missing, or older than it should be."""
     for quantity in primary:
         series = record.series.get(quantity)
         if series is None or not series.steps.size:

@@ -46,19 +46,24 @@ def audit_logs(
 
     same_data: the noise of the losses shows one data order in both arms. What is attested carries who says so.
     """
-    rows = [_row(name, attest, same_data=same_data, settings=_settings_rows(baseline, candidate)) for name in _UNPROVEN]
-    return (*rows, *_settings_rows(baseline, candidate))
+    settings = _settings_rows(baseline, candidate)
+    whole = all(record.settings for record in (*baseline, *candidate))
+    rows = [_row(name, attest, same_data=same_data, settings=settings, whole=whole) for name in _UNPROVEN]
+    return (*rows, *settings)
 
 
 _UNPROVEN: tuple[EvidenceName, ...] = ("data", "configuration", "fp8")
 
 
-def _row(name: EvidenceName, attest: Mapping[EvidenceName, str], *, same_data: bool, settings: Sequence[AuditRow]) -> AuditRow:
+def _row(
+    name: EvidenceName, attest: Mapping[EvidenceName, str], *, same_data: bool, settings: Sequence[AuditRow], whole: bool
+) -> AuditRow:
+    """whole: every run has a configuration."""
     title = EVIDENCE_ROWS[name]
     if name == "data" and same_data:
         shown = "the same batches: the noise of the losses is shared"
         return AuditRow(title, "same", shown, shown)
-    if name == "configuration" and settings and not any(row.status == "unknown" for row in settings):
+    if name == "configuration" and whole and settings and not any(row.status == "unknown" for row in settings):
         shown = f"{len(settings)} settings compared"
         return AuditRow(title, "same", shown, shown)
     if name in attest:
@@ -92,8 +97,7 @@ def _goes_on(settings: Mapping[str, str]) -> bool:
 
 def _merged(records: Sequence[LogRecord]) -> dict[str, str]:
     """Settings of one arm: where its runs differ, all their values, so that they equal no single one."""
-    if not records or not all(record.settings for record in records):
-        return {}
+    records = [record for record in records if record.settings]
     found: dict[str, dict[str, None]] = {}
     for name in {name for record in records for name in record.settings}:
         values = [normal(record.settings[name]) if name in record.settings else "—" for record in records]

@@ -1,6 +1,7 @@
 """From the points that a reader collected to series whose steps rise: resumes, repeats, digits, missing values."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +89,7 @@ def _one(quantity: Quantity, label: str, known: Meaning, column: Column) -> tupl
     if steps.size == 0:
         return None, [*notes, f"{label}: no value"]
     order, overlaps, repeated, disordered = later_counts(steps)
+    overlaps = tuple(_replaced(overlap, steps, values, order) for overlap in overlaps)
     series = LogSeries(
         name=quantity,
         label=label,
@@ -102,6 +104,26 @@ def _one(quantity: Quantity, label: str, known: Meaning, column: Column) -> tupl
         disordered=disordered,
     )
     return series, notes
+
+
+def _replaced(overlap: Overlap, steps: Array, values: Array, order: NDArray[np.int64]) -> Overlap:
+    """What a resume replaced: whether it was finite, and how far above the values that count."""
+    kept = np.zeros(steps.size, dtype=bool)
+    kept[order] = True
+    old = np.flatnonzero(~kept & (steps >= overlap.first) & (steps <= overlap.last))
+    if not old.size:
+        return overlap
+    broken = old[~np.isfinite(values[old])]
+    latest = old[np.isfinite(values[old])][-10:]
+    counting = np.interp(steps[latest], steps[order], values[order]) if order.size and latest.size else np.empty(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        above = values[latest] / counting - 1 if counting.size else counting
+    above = above[np.isfinite(above)]
+    return replace(
+        overlap,
+        non_finite=float(steps[broken[0]]) if broken.size else None,
+        excess=float(np.median(above)) if above.size else None,
+    )
 
 
 def later_counts(steps: Array) -> tuple[NDArray[np.int64], tuple[Overlap, ...], int, int]:

@@ -44,6 +44,12 @@ def configuration_beside(log: Path) -> Configuration:
     return Configuration(settings, tuple(found), tuple(problems))
 
 
+def is_configuration(path: Path) -> bool:
+    """Whether a file is read as the configuration of the logs beside it, and so is no log."""
+    stem, _, suffix = path.name.rpartition(".")
+    return f".{suffix}" in SUFFIXES and (stem in FOLDER_NAMES or stem.endswith(".config"))
+
+
 def _stems(log: Path) -> list[str]:
     """`run.log.gz` → run.log, run."""
     name = log.name.removesuffix(".gz")

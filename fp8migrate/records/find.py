@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fp8migrate.errors import UsageError
+from fp8migrate.records.configuration import is_configuration
 from fp8migrate.records.readers import recognise
 from fp8migrate.records.source import Source
 
@@ -21,7 +22,7 @@ class Found:
     passed_over: tuple[str, ...] = ()
 
 
-def find_sources(names: Sequence[str], *, format_name: str = "", taken: Collection[Path] = ()) -> Found:
+def find_sources(names: Sequence[str], *, format_name: str = "", taken: frozenset[Path] = frozenset()) -> Found:
     """The logs that the names stand for. Of a folder, the files whose content is a known log (all of them with a format).
 
     taken: files, resolved, that were read as something else and are no logs. UsageError where a name stands for nothing, so
@@ -43,7 +44,7 @@ def split_runs(name: str, runs: str = "") -> tuple[str, str]:
     return (path, pattern) if separator and path and pattern else (name, runs)
 
 
-def _named(name: str, format_name: str, passed_over: list[str], taken: Collection[Path]) -> Iterator[Source]:
+def _named(name: str, format_name: str, passed_over: list[str], taken: frozenset[Path]) -> Iterator[Source]:
     if name == "-":
         yield Source.stdin()
         return
@@ -61,12 +62,12 @@ def _named(name: str, format_name: str, passed_over: list[str], taken: Collectio
                 yield Source(one, Path(one))
 
 
-def _of_folder(folder: Path, format_name: str, passed_over: list[str], taken: Collection[Path]) -> Iterator[Source]:
+def _of_folder(folder: Path, format_name: str, passed_over: list[str], taken: frozenset[Path]) -> Iterator[Source]:
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     if len(files) > MAX_FILES:
         raise UsageError(f"holds more than {MAX_FILES} files", where=str(folder), next_step="Name the logs themselves.")
     known: list[Source] = []
-    ours = [path for path in files if path.resolve() not in taken] if taken else files
+    ours = [path for path in files if path.resolve() not in taken and not is_configuration(path)]
     whole: set[Path] = set()
     others: list[str] = []
     for path in ours:
@@ -81,7 +82,7 @@ def _of_folder(folder: Path, format_name: str, passed_over: list[str], taken: Co
         known = [source for source in known if not _within_one(source, whole)]
         others = [name for name in others if not whole.intersection(Path(name).parents)]
     passed_over += others
-    if not known and len(ours) == len(files):
+    if not known and not taken.intersection(path.resolve() for path in files):
         what = f"holds no log that is known ({len(files)} files)" if files else "is an empty folder"
         raise UsageError(what, where=str(folder), next_step="Name the files, with --format where theirs is not recognised.")
     yield from known

@@ -26,11 +26,17 @@ Axis = Literal["steps", "samples", "tokens", "epochs", "points"]
 
 @dataclass(frozen=True)
 class Overlap:
-    """Steps that a log holds twice because the run was resumed: the later values count. first, last: as logged."""
+    """Steps that a log holds twice because the run was resumed: the later values count. first, last: as logged.
+
+    non_finite: the first of the replaced points that was NaN or Inf. excess: by how much the last ten of them lay above what
+    counts at the same steps, relative, as a median; None where there is nothing to compare.
+    """
 
     first: float
     last: float
     points: int
+    non_finite: float | None = None
+    excess: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -20,6 +21,9 @@ MAX_LINE_BYTES = 1 << 16
 # Formats that must be parsed as one document (JSON) are read whole, up to this size.
 MAX_DOCUMENT_BYTES = 1 << 29
 _GZIP = b"\x1f\x8b"
+# How far before the end of a log a traceback may stand, and the line that ends one.
+CRASH_BYTES = 1 << 15
+_ERROR = re.compile(rb"(?m)^[^\n]{0,120}?\b((?:[A-Za-z_][\w.]{0,80}\.)?[A-Z]\w{0,60}(?:Error|Exception)\b[^\n]{0,300})")
 
 
 @dataclass
@@ -86,6 +90,21 @@ class Source:
         """The lines, without their ends."""
         for chunk in self.chunks():
             yield from chunk.split(b"\n")[:-1]
+
+    def crash(self) -> str:
+        """The error that a text file ends with, as programs print it after a traceback; empty where there is none."""
+        try:
+            if self.path is None or self.size == 0:
+                return ""
+            with self.path.open("rb") as stream:
+                stream.seek(max(0, self.size - CRASH_BYTES))
+                tail = stream.read(CRASH_BYTES)
+        except OSError:
+            return ""
+        if b"Traceback (most recent call last)" not in tail and b"OutOfMemoryError" not in tail:
+            return ""
+        found = _ERROR.findall(tail)
+        return str(found[-1][:300].decode("utf-8", "replace")).strip() if found else "Traceback (most recent call last)"
 
     def document(self) -> bytes:
         """All of it. UsageError above MAX_DOCUMENT_BYTES."""

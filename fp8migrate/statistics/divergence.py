@@ -22,6 +22,10 @@ FLOORS = 4.0
 CANDIDATE_SPREAD = 3.0
 ALPHA_PER_PAIR = 0.002
 RUN_OF_BLOCKS = 5
+# Below this a log's points are too few to be blocks.
+LEAST_POINTS_OF_LOG = 20
+# A gap this many times its threshold in the last block alone is no end to be judged, though too short for a divergence.
+GROSS_END = 4.0
 IGNORED_SHARE = 0.05
 QUARTERS = 4
 
@@ -45,6 +49,11 @@ def gap_blocks(gap: Array) -> Array:
     return block_medians(gap, num_blocks(gap.size))
 
 
+def log_blocks(points: int) -> int:
+    """Blocks of somebody's log, which may hold few points of a long run: 1 % of the run, a point each below 100 points."""
+    return min(BLOCKS, points) if points >= LEAST_POINTS_OF_LOG else QUARTERS
+
+
 def floor_level(floor_blocks: Array) -> Array:
     """τ(t): root mean square over the floor's pairs, (pairs, blocks) → (blocks,). Blocks without a value count as 0.
 
@@ -55,7 +64,7 @@ def floor_level(floor_blocks: Array) -> Array:
     return np.asarray(np.sqrt(squares.sum(axis=0) / np.maximum(finite.sum(axis=0), 1)), dtype=np.float64)
 
 
-def block_noise(gap: Array) -> float:
+def block_noise(gap: Array, blocks: int) -> float:
     """SE of a block median from the noise between neighbouring steps of a relative gap, (steps,): data that is not shared.
 
     Differences of neighbours have √2 times the SD of a step; a median's SE is √(π/2) of a mean's. 0 with too few steps.
@@ -63,7 +72,7 @@ def block_noise(gap: Array) -> float:
     finite = gap[np.isfinite(gap)]
     if finite.size < 2 * QUARTERS:
         return 0.0
-    per_block = max(1.0, gap.size / num_blocks(gap.size))
+    per_block = max(1.0, gap.size / blocks)
     return float(np.diff(finite).std(ddof=1) / np.sqrt(2.0) * np.sqrt(np.pi / 2) / np.sqrt(per_block))
 
 

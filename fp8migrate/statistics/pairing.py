@@ -58,11 +58,13 @@ def noise_correlation(left: Array, right: Array) -> float | None:
     a, b = noise(left), noise(right)
     if a.size == 0 or not (np.isfinite(a).all() and np.isfinite(b).all()):
         return None
-    spread = float(a.std() * b.std())
+    with np.errstate(over="ignore", invalid="ignore"):
+        spreads = [float(one.std()) for one in (a, b)]
     # Rounding leaves about 1e-16 of the loss in a curve without noise.
-    if spread <= (1e-12 * float(np.abs(left).max() + np.abs(right).max())) ** 2:
+    least = 1e-12 * max(float(np.abs(left[np.isfinite(left)]).max()), float(np.abs(right[np.isfinite(right)]).max()))
+    if not np.isfinite(spreads).all() or min(spreads) <= least:
         return None
-    return float(np.mean((a - a.mean()) * (b - b.mean())) / spread)
+    return float(np.mean((a - a.mean()) / spreads[0] * ((b - b.mean()) / spreads[1])))
 
 
 def pair_up(correlations: Array) -> Pairing:

@@ -228,10 +228,12 @@ def test_spikes_by_running_sums_are_those_of_the_windows_themselves(noise: float
 def test_the_noise_of_a_block_is_that_between_neighbours() -> None:
     """White noise of 3 % a step in 100 blocks of 10: a median of ten has 1.2533 · 3 % / √10 = 1.19 % by the asymptotic rule."""
     gap = 0.01 * np.arange(1000) / 1000 + 0.03 * np.random.default_rng(0).standard_normal(1000)
-    assert rule.block_noise(gap) == pytest.approx(1.2533 * 0.03 / 10**0.5, rel=0.05)
+    assert rule.block_noise(gap, 100) == pytest.approx(1.2533 * 0.03 / 10**0.5, rel=0.05)
     blocks = rule.gap_blocks(0.03 * np.random.default_rng(1).standard_normal(100_000))
-    assert rule.block_noise(0.03 * np.random.default_rng(1).standard_normal(100_000)) == pytest.approx(blocks.std(), rel=0.2)
-    assert rule.block_noise(np.full(1000, np.nan)) == 0.0
+    assert rule.block_noise(0.03 * np.random.default_rng(1).standard_normal(100_000), 100) == pytest.approx(
+        blocks.std(), rel=0.2
+    )
+    assert rule.block_noise(np.full(1000, np.nan), 100) == 0.0
 
 
 def test_drift_of_groups_by_hand() -> None:

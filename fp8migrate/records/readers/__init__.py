@@ -75,7 +75,7 @@ def reader_of(source: Source, name: str = "", readers: Sequence[Reader] = READER
         raise UsageError("is empty", where=source.name)
     if found := recognise(source, readers):
         return found
-    next_step = "Name its format with --format, or describe it in a YAML file (see the README, Your own logs)."
+    next_step = "Name its format with --format, or describe it in a YAML file (see the README, Judge finished runs)."
     raise UsageError("is in no log format that is known", where=source.name, next_step=next_step)
 
 
@@ -98,6 +98,8 @@ def read_log(source: Source, options: Options | None = None, readers: Sequence[R
         raise UsageError(what, where=source.name, next_step="Leave --columns away, or choose another --format.")
     collected = reader.read(source, options)
     _refuse_absent_columns(collected, source, options)
+    if collected.runs and not collected.runs[-1].failure:
+        collected.runs[-1].failure = source.crash()
     records = assemble(collected, source, reader.name, options.columns)
     if not any(record.losses for record in records):
         raise UsageError(f"holds no loss ({reader.about})", where=source.name, next_step=reader.without_loss)

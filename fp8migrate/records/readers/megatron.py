@@ -13,7 +13,7 @@ from fp8migrate.records.readers.barred import Alike, BarredLines, in_order, of_s
 from fp8migrate.records.readers.base import Options, Reader
 from fp8migrate.records.readers.lines import barred_fields, mean_over_interval
 from fp8migrate.records.source import Source
-from fp8migrate.records.spans import Places, Text, read_points
+from fp8migrate.records.spans import Flags, Places, Text, read_points
 from fp8migrate.records.tokens import Array, Token
 
 # Prefixes of launchers (`3: `, `[node:3]: `) and time stamps stand before, so a line is found anywhere in the text.
@@ -162,15 +162,30 @@ def _columns(text: Text, groups: list[Alike], validations: list[tuple[int, re.Ma
 def _values(text: Text, group: Alike) -> Iterator[tuple[str, _Values]]:
     """Of each field that counts its label, and where its values stand."""
     names = group.layout.names
+    nan = _nan_lines(text, group) if _NAN_COUNT in names else None
     for field, name in enumerate(names):
         if _counts(name):
-            yield _label(name), _Values(group.lines, group.steps, *group.places(text, field), field)
-    if _NAN_COUNT in names and _LOSS not in map(_label, names):
-        counts = text.between(*group.places(text, names.index(_NAN_COUNT)))
-        nan = np.array([bool(count.strip().strip(b"0")) for count in counts])
+            starts, ends = group.places(text, field)
+            if nan is not None and nan.any() and _label(name) == _LOSS:
+                # The printed loss is the mean of the iterations that were left.
+                starts = np.where(nan, len(text.content) - len(_NAN), starts)
+                ends = np.where(nan, len(text.content), ends)
+            yield _label(name), _Values(group.lines, group.steps, starts, ends, field)
+    if nan is not None and _LOSS not in map(_label, names):
         # They are not written: the word that was put after the chunk stands for them.
         ends = np.full(int(nan.sum()), len(text.content))
         yield _LOSS, _Values(group.lines[nan], group.steps[nan], ends - len(_NAN), ends, len(names))
+
+
+def _nan_lines(text: Text, group: Alike) -> Flags:
+    """Of a group's lines those that count NaN iterations."""
+    starts, ends = group.places(text, group.layout.names.index(_NAN_COUNT))
+    codes = text.codes
+    # Nearly all say ` 0`.
+    nan: Flags = ~((codes[ends - 1] == ord("0")) & (codes[ends - 2] == ord(" ")))
+    for line in np.flatnonzero(nan).tolist():
+        nan[line] = bool(text.content[starts[line] : ends[line]].strip().strip(b"0"))
+    return nan
 
 
 def _merged(several: list[_Values]) -> tuple[Places, Array, Places, Places]:
@@ -207,7 +222,7 @@ def _counts(name: bytes) -> bool:
 
 
 def _fields(rest: bytes) -> list[tuple[str, Token]]:
-    """The fields of one line. A loss that is NaN is not written at all: only the counter of NaN iterations tells."""
+    """The fields of one line. A NaN loss is not written, or is the mean of the rest: the counter of NaN iterations tells."""
     found: list[tuple[str, Token]] = []
     nans = b""
     for name, value in barred_fields(rest):
@@ -215,8 +230,10 @@ def _fields(rest: bytes) -> list[tuple[str, Token]]:
             nans = value.strip(b"0")
         elif _counts(name):
             found.append((_label(name), value))
-    if nans and all(name != _LOSS for name, _ in found):
-        found.append((_LOSS, float("nan")))
+    if nans:
+        found = [(name, float("nan") if name == _LOSS else value) for name, value in found]
+        if all(name != _LOSS for name, _ in found):
+            found.append((_LOSS, float("nan")))
     return found
 
 

@@ -178,6 +178,9 @@ def read_points(text: Text, steps: Array, starts: Places, ends: Places, token: C
 
     token: makes one of the bytes that stand in a place.
     """
+    filled = np.flatnonzero(ends > starts)
+    if filled.size < starts.size:
+        steps, starts, ends = steps[filled], starts[filled], ends[filled]
     values, known = read_decimals(text, starts, ends)
     lacks, there = 0, known
     odd = np.flatnonzero(~known)
@@ -191,4 +194,4 @@ def read_points(text: Text, steps: Array, starts: Places, ends: Places, token: C
         there[odd], keep[odd] = ~empty, ~(lacking | empty)
         steps, values, starts, ends = steps[keep], values[keep], starts[keep], ends[keep]
     sample = tuple(map(token, text.between(starts[-DIGIT_SAMPLES:], ends[-DIGIT_SAMPLES:])))
-    return Points(Block(steps, values, sample), lacks, int(there.argmax()) if there.any() else None)
+    return Points(Block(steps, values, sample), lacks, int(filled[there.argmax()]) if there.any() else None)

@@ -1,10 +1,8 @@
 """Rows of a CSV chunk without quotes, column by column: what `tabular.add_rows` makes of the same rows, many at once."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fp8migrate.records.collect import MAX_STEP, Collector, RawRun
 from fp8migrate.records.logs import Axis
@@ -67,13 +65,12 @@ class PlainTable:
         if not rows.size or not (steps.min() >= 0 and steps.max() <= MAX_STEP):
             return False
         names = self._runs(lines, rows)
-        parted = (np.diff(steps) < 0) | (names[1:] != names[:-1])
-        cuts = [0, *(np.flatnonzero(parted) + 1).tolist(), rows.size]
-        if len(cuts) > _FEW + rows.size // _SHARE:
+        parts = _parts(names, steps)
+        if len(parts) > _FEW + rows.size // _SHARE:
             return False
-        for first, last in pairwise(cuts):
-            run = collected.at(float(steps[first]), names[first])
-            self._part(lines, rows[first:last], steps[first:last], run)
+        for part in parts:
+            run = collected.at(float(steps[part[0]]), names[part[0]])
+            self._part(lines, rows[part], steps[part], run)
         for row in np.flatnonzero(filled & ~whole).tolist():
             collected.skip(self.delimiter.join(self._fields(lines, row)[:8]))
         return True
@@ -86,12 +83,11 @@ class PlainTable:
     def _fields(self, lines: MarkedLines, row: int) -> list[str]:
         return _text(lines.text.content[lines.starts[row] : lines.ends[row]]).split(self.delimiter)
 
-    def _runs(self, lines: MarkedLines, rows: Places) -> NDArray[np.object_]:
+    def _runs(self, lines: MarkedLines, rows: Places) -> list[str]:
         """The name of each row's run, "" where the table names none."""
-        found = np.full(rows.size, "", dtype=object)
-        if self.runs is not None:
-            found[:] = [_text(name)[:MAX_NAME] for name in lines.text.between(*self._places(lines, rows, self.runs))]
-        return found
+        if self.runs is None:
+            return [""] * rows.size
+        return [_text(name)[:MAX_NAME] for name in lines.text.between(*self._places(lines, rows, self.runs))]
 
     def _part(self, lines: MarkedLines, rows: Places, steps: Array, run: RawRun) -> None:
         """Rows of one run whose steps do not go back."""
@@ -105,6 +101,18 @@ class PlainTable:
         for _, _, label, points in sorted(found, key=lambda item: item[:2]):
             run.column(label, self.axis).add_read(points.block, points.missing)
         note_unused(run, self.names, self.options)
+
+
+def _parts(names: list[str], steps: Array) -> list[Places]:
+    """The rows by run, parted where the steps of a run go back; the parts by their first row."""
+    numbers: dict[str, int] = {}
+    run = np.array([numbers.setdefault(name, len(numbers)) for name in names])
+    if "" in numbers and len(numbers) > 1:
+        # A row without a name belongs to the run that began last, so that here the order of the runs matters.
+        run = np.cumsum(np.diff(run, prepend=run[0]) != 0)
+    order: Places = np.argsort(run, kind="stable")
+    cuts = np.flatnonzero((np.diff(steps[order]) < 0) | (np.diff(run[order]) != 0)) + 1
+    return sorted(np.split(order, cuts), key=lambda part: int(part[0]))
 
 
 def _text(field: bytes) -> str:

@@ -50,6 +50,7 @@ FIELDS = (
     "num zeros",
     "elapsed time per iteration (ms)",
     "memory (GB)",
+    "lm loss validation",
     "seq length",
 )
 
@@ -92,9 +93,11 @@ class Log:
             fields.insert(len(fields) // 2, (self.loss, self.value(self.loss)))
         fields.append(("number of nan iterations", f"{int(nan) * self.draw.choice((0, 1, 10)):3d}"))
         total = 3000 if self.rare() else 300
-        end = self.draw.choice((" ", "tail", ": x")) if self.rare() else ""
+        end = self.draw.choice((" ", "tail", ": x", " lm loss: 7.5", " grad norm: 1.5")) if self.rare() else ""
         written = "".join(f" {name}: {value} |" for name, value in fields)
-        return f"{self.prefix} iteration {step:{self.width}d}/{total:8d} |{written}{end}\n"
+        # A field before the step, as GPT-NeoX writes it, may itself look like a step: then that one counts.
+        prefix = " samples/sec: iteration 5/ 9 |" if self.prefix.endswith("|") and self.rare() else self.prefix
+        return f"{prefix} iteration {step:{self.width}d}/{total:8d} |{written}{end}\n"
 
     def value(self, name: str) -> str:
         if self.rare():

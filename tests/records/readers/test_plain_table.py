@@ -69,6 +69,8 @@ class Table:
         self.runs = self.draw.choice((None, None, "run", "run_name"))
         if self.runs:
             self.columns.insert(self.draw.randint(0, len(self.columns)), self.runs)
+        self.names = self.draw.choice((("a", "b", "c" * 300), ("a", "b", "")))
+        self.mixed = self.draw.random() < 0.3
         self.sparse = self.draw.choice((0.0, 0.0, 0.4))
         self.header = self.delimiter.join(self.columns)
 
@@ -79,7 +81,7 @@ class Table:
             if self.rare():
                 parts.append(self.draw.choice(BETWEEN).format(step=step, header=self.header, delimiter=self.delimiter))
             step = self.draw.choice((1, step - 2, step, step + 9)) if self.rare() else step + 1
-            run = self.draw.choice(("a", "b", "", "c" * 300)) if self.rare() else run
+            run = self.draw.choice(self.names) if self.rare() or self.mixed else run
         text = "".join(parts)
         return text.replace("\n", "\r\n") if self.draw.random() < 0.2 else text
 

@@ -162,12 +162,12 @@ class Groups:
 
     pairing: as the noise of the losses tells it (statistics.pairing). sizes: runs of baseline and candidate. axis: what the
     x values count. forward_penalty: as the user knows it; None: not known. margins: of endpoints that have one of their own.
-    gross_spikes: of the candidate alone, (run, step), where the loss more than doubled. wild_ends: (run, gap) where the
-    last 1 % of the points lies far from the baseline. not_learned: of each baseline run, why it did not. no_fp8: what the candidate's
-    configuration says against FP8. growths: of each run's loss between 50–60 % and the last 10 % of the run, as a difference of
-    logarithms, by arm. spikes: of the baseline's and of the candidate's runs. requires: evidence without which the policy lets
-    nothing pass. limits: of speed, memory, grad_norm and worth_it, where they gate. notes: what was done to bring the logs
-    together.
+    gross_spikes: of the candidate alone, (run, step), where the loss more than doubled. wild_ends: (run, gap) where the last
+    1 % of the points lies far from the baseline. not_learned: of each baseline run, why it did not. no_fp8: what the
+    candidate's configuration says against FP8. growths: of each run's loss between 50–60 % and the last 10 % of the run, as a
+    difference of logarithms, by arm. spikes: of the baseline's and of the candidate's runs. requires: evidence without which
+    the policy lets nothing pass. limits: of speed, memory, grad_norm and worth_it, where they gate. notes: what was done to
+    bring the logs together.
     """
 
     pairing: Literal["pairs", "shared", "unpaired", "unknown"]

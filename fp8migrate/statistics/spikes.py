@@ -38,11 +38,13 @@ def spike_steps(values: Array) -> NDArray[np.int64]:
 # Rounding in running sums must not decide: they only choose which steps are looked at.
 _SLACK = 0.9
 _AT_ONCE = 1 << 14
+_ABSURD = 1e100
 
 
 def _likely(values: Array) -> NDArray[np.int64]:
     """Indices that may be spikes, by running sums: the exact windows of a million steps would fill a gigabyte."""
-    finite = np.isfinite(values)
+    # The square of what is larger would leave float64, and a running sum never comes back from that.
+    finite = np.abs(values) < _ABSURD
     centre = float(np.median(values[finite])) if finite.any() else 0.0
     shifted = np.where(finite, values - centre, 0.0)
     sums, squares, lacking = (_window_sums(part) for part in (shifted, shifted**2, (~finite).astype(np.float64)))
@@ -50,7 +52,7 @@ def _likely(values: Array) -> NDArray[np.int64]:
     variance = np.maximum(squares - HISTORY * mean**2, 0.0) / (HISTORY - 1)
     with np.errstate(invalid="ignore"):
         above = shifted[HISTORY:] > mean + _SLACK * DEVIATIONS * np.sqrt(variance) - 1e-9 * (np.abs(mean) + abs(centre))
-    above = (above & finite[HISTORY:]) | np.isposinf(values[HISTORY:])
+    above = (above & finite[HISTORY:]) | (values[HISTORY:] >= _ABSURD)
     return np.flatnonzero(above & (lacking < 0.5)) + HISTORY
 
 
@@ -63,7 +65,8 @@ def _window_sums(values: Array) -> Array:
 def _confirmed(values: Array, indices: NDArray[np.int64]) -> NDArray[np.int64]:
     """Those of the indices that are spikes, by their own windows."""
     history = np.asarray(values, dtype=np.float64)[indices[:, None] - np.arange(HISTORY, 0, -1)]
-    limit = history.mean(axis=1) + DEVIATIONS * history.std(axis=1, ddof=1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        limit = history.mean(axis=1) + DEVIATIONS * history.std(axis=1, ddof=1)
     return np.asarray(indices[values[indices] > limit], dtype=np.int64)
 
 

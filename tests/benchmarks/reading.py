@@ -1,21 +1,31 @@
-"""Reading a run back and judging: a million logged steps, against pandas reading the same file."""
+"""Reading a run back and judging, and reading logs of other programs, against what a user's own script would do."""
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
 
 from fp8migrate.checks import judge_comparison
 from fp8migrate.evidence.pairs import compare
+from fp8migrate.records.readers import read_log
 from fp8migrate.records.schema import Outcome, RunFile
+from fp8migrate.records.source import Source
 from fp8migrate.records.store import read_run
 from fp8migrate.records.writer import METRICS_FILE, save_run_file
 from fp8migrate.verdict import decide
+from tests.benchmarks import logs
 from tests.simulation import Scenario, simulate
 
 _STEPS = 1_000_000
+# What is read, how it is written, what else reads it.
+_LOGS: tuple[tuple[str, Callable[[Path], None], str, Callable[[Path], object]], ...] = (
+    ("Megatron-LM's log", logs.write_megatron, "a loop over lines and regexes", logs.megatron_by_regex),
+    ("the same, prefixed, NaN, validations, warnings", logs.write_rough_megatron, "the loop", logs.megatron_by_regex),
+    ("a CSV of 8 columns", logs.write_table, "pandas.read_csv", logs.table_by_pandas),
+    ("JSON lines", logs.write_json_lines, "pandas.read_json(lines=True)", logs.json_lines_by_pandas),
+)
 
 
 def run() -> Iterator[tuple[str, str]]:
@@ -43,3 +53,23 @@ def run() -> Iterator[tuple[str, str]]:
         started = time.perf_counter()
         pd.read_json(directory / METRICS_FILE, lines=True)
         yield "peer: pandas.read_json(lines=True)", f"{time.perf_counter() - started:.2f} s"
+    yield from _logs()
+
+
+def _logs() -> Iterator[tuple[str, str]]:
+    with tempfile.TemporaryDirectory() as folder:
+        for what, write, peer, read in _LOGS:
+            path = Path(folder) / "log"
+            write(path)
+            size = path.stat().st_size / 1e6
+            started = time.perf_counter()
+            points = max(series.steps.size for series in read_log(Source("log", path))[0].series.values())
+            yield f"{what}: {points:,} steps ({size:.0f} MB)", _rate(size, started)
+            started = time.perf_counter()
+            read(path)
+            yield f"  peer: {peer}", _rate(size, started)
+
+
+def _rate(size: float, started: float) -> str:
+    elapsed = time.perf_counter() - started
+    return f"{elapsed:.2f} s, {size / elapsed:.0f} MB/s"

@@ -310,6 +310,118 @@ def test_required_evidence(tmp_path: Path) -> None:
     assert verdict(sides[0], sides[1], require=("data", "fp8"), attest=said).name == "PASS"
 
 
+def rows(path: Path, lines: list[tuple[int, float]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f'{{"step": {step}, "loss": {str(loss) if loss == loss else "NaN"}}}\n' for step, loss in lines))
+    return path
+
+
+# What a newcomer got past an earlier version.
+
+
+def test_one_run_given_several_times_is_one(tmp_path: Path) -> None:
+    baseline, candidate = group(tmp_path / "a", 4, data=3), group(tmp_path / "b", 4, first_seed=50, data=3)
+    for run in (1, 2, 3):
+        (candidate / f"run{run}.jsonl").write_bytes((candidate / "run0.jsonl").read_bytes())
+    found = verdict(baseline, candidate)
+    assert (found.code, "is one run" in found.why or "one run that stands for two" in found.why) == ("REPEATED_RUN", True)
+    twice = [baseline, baseline]
+    assert verdict(twice, [group(tmp_path / "c", 4, first_seed=70, data=3)]).name == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize("before", [float("nan"), 9.0])
+def test_a_run_that_was_rolled_back_does_not_pass(tmp_path: Path, before: float) -> None:
+    """NaN from step 600 to 700, then resumed at 550 and fine ever after; the same with a loss three times as high."""
+    baseline, candidate = group(tmp_path / "a", 5, data=3), group(tmp_path / "b", 5, first_seed=50, data=3)
+    losses = curve(54, data=3).tolist()
+    first = [(step, before if step > 600 else losses[step - 1]) for step in range(1, 701)]
+    rows(candidate / "run4.jsonl", first + [(step, losses[step - 1]) for step in range(550, STEPS + 1)])
+    assert verdict(baseline, candidate).code == ("NON_FINITE" if before != before else "TRUNCATED")
+    # An ordinary resume logs the same again.
+    first = [(step, losses[step - 1] * 1.0001) for step in range(1, 701)]
+    rows(candidate / "run4.jsonl", first + [(step, losses[step - 1]) for step in range(650, STEPS + 1)])
+    assert verdict(baseline, candidate).name == "PASS"
+
+
+@pytest.mark.parametrize("every", [10, 25, 40])
+def test_late_divergence_in_a_log_of_few_points(tmp_path: Path, every: int) -> None:
+    at = np.arange(every, STEPS + 1, every)
+    late = np.clip((at / STEPS - 0.88) / 0.12, 0, None)
+    sides = []
+    for side in range(2):
+        for run in range(4):
+            losses = curve(50 * side + run, data=3)[at - 1] * (1 + side * late)
+            rows(tmp_path / str(side) / f"{run}.jsonl", list(zip(at.tolist(), losses.tolist(), strict=True)))
+        sides.append(tmp_path / str(side))
+    assert verdict(sides[0], sides[1]).name != "PASS"
+
+
+def test_one_run_of_eight_that_leaves_at_the_very_end(tmp_path: Path) -> None:
+    baseline, candidate = group(tmp_path / "a", 8, data=3), group(tmp_path / "b", 8, first_seed=50, data=3)
+    losses = curve(57, data=3)
+    losses[-20:] *= np.linspace(1, 2, 20)
+    write(candidate / "run7.jsonl", losses)
+    assert verdict(baseline, candidate).name != "PASS"
+
+
+def test_learning_rates_that_differ_in_the_logs(tmp_path: Path) -> None:
+    rates = np.linspace(1e-3, 1e-5, STEPS)
+    sides = group(tmp_path / "a", 5, data=3, lr=rates), group(tmp_path / "b", 5, first_seed=50, data=3, lr=2 * rates)
+    found = verdict(sides[0], sides[1])
+    assert (found.code, "the learning rates differ: 0.001 against 0.002 at 1" in found.why) == ("INVALID_PAIR", True)
+
+
+def test_runs_of_an_arm_that_share_a_data_order_of_its_own(tmp_path: Path) -> None:
+    """Two orders of two runs each in either arm: four runs that are no four repetitions."""
+    sides = [
+        [
+            write(tmp_path / str(side) / f"{run}.jsonl", curve(50 * side + run, data=90 + 10 * side + run // 2))
+            for run in range(4)
+        ]
+        for side in range(2)
+    ]
+    found = verdict(sides[0], sides[1])
+    assert (found.code, "saw 2 data orders" in found.why) == ("INVALID_PAIR", True)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_a_loss_that_no_loss_can_be(tmp_path: Path, value: float) -> None:
+    baseline, candidate = group(tmp_path / "a", 5, data=3), group(tmp_path / "b", 5, first_seed=50, data=3)
+    losses = curve(54, data=3)
+    losses[-1] = value
+    write(candidate / "run4.jsonl", losses)
+    assert verdict(baseline, candidate).code == "TRUNCATED"
+
+
+def test_a_candidate_nearer_than_fp8_can_be(tmp_path: Path) -> None:
+    baseline = group(tmp_path / "a", 5, data=3)
+    for run in range(5):
+        write(tmp_path / "b" / f"{run}.jsonl", curve(run, data=3) * (1 + 1e-6))
+    assert verdict(baseline, tmp_path / "b").code == "FP8_NOT_ACTIVE"
+
+
+def test_what_no_forward_penalty_explains_fails(tmp_path: Path) -> None:
+    """+5 %, penalty unknown: a penalty excuses 1 % above the margin at most."""
+    sides = group(tmp_path / "a", 5, data=3), group(tmp_path / "b", 5, first_seed=50, data=3, gap=0.05)
+    assert verdict(sides[0], sides[1]).name == "FAIL"
+
+
+def test_a_traceback_where_the_log_breaks_off_is_a_crash(tmp_path: Path) -> None:
+    line = " iteration {:8d}/    1000 | consumed samples: 1 | lm loss: {:.6E} | number of nan iterations:   0 |\n"
+    sides: list[list[Path]] = [[], []]
+    for side in range(2):
+        for run in range(2):
+            losses = curve(50 * side + run, data=3)[: 600 if side else STEPS]
+            text = "".join(line.format(step + 1, loss) for step, loss in enumerate(losses.tolist()))
+            if side:
+                text += "Traceback (most recent call last):\n  File x\ntorch.OutOfMemoryError: CUDA out of memory. Tried\n"
+            path = tmp_path / f"{side}{run}.log"
+            path.write_text(text)
+            sides[side].append(path)
+    found = verdict(sides[0], sides[1])
+    assert (found.code, "out of memory at step 600" in found.why) == ("CANDIDATE_CRASH", True)
+
+
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the public logs are not at {SHARED}")
 
 

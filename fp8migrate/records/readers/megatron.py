@@ -48,6 +48,7 @@ def read(source: Source, options: Options) -> Collector:
         if not _at_once(chunk, collected):
             _one_by_one(chunk, collected)
     mean_over_interval(collected, _LOSS)
+    _batch_size(source, collected)
     return collected
 
 
@@ -265,6 +266,17 @@ def _has_dots(chunk: bytes) -> bool:
     codes = np.frombuffer(chunk, dtype=np.uint8)
     dots = np.flatnonzero(codes[4::5] == ord(".")) * 5 + 4
     return bool(((codes[dots - 1] == ord(".")) | (codes[np.minimum(dots + 1, codes.size - 1)] == ord("."))).any())
+
+
+_BATCH = re.compile(rb"\| global batch size: *(\d{1,12}) *\|")
+
+
+def _batch_size(source: Source, collected: Collector) -> None:
+    """The batch size that the lines carry, where it is one: two arms with other ones are no pair."""
+    sizes = set(_BATCH.findall(source.head))
+    if len(sizes) == 1:
+        for run in collected.runs:
+            run.settings["logged.global_batch_size"] = next(iter(sizes)).decode()
 
 
 READER = Reader(

@@ -76,7 +76,7 @@ def test_validation_once_although_the_end_repeats_it(tmp_path: Path) -> None:
 def test_arguments_are_settings(tmp_path: Path) -> None:
     text = "  fp8_format ............. hybrid\n  bf16 ................... True\n" + line(1, "5.0")
     (run,) = read(tmp_path, text)
-    assert run.settings == {"fp8_format": "hybrid", "bf16": "True"}
+    assert run.settings == {"fp8_format": "hybrid", "bf16": "True", "logged.global_batch_size": "8"}
 
 
 def test_a_log_that_ended_before_its_first_loss_says_so(tmp_path: Path) -> None:
@@ -108,3 +108,15 @@ def test_what_is_no_number_is_missing_in_bulk_too(tmp_path: Path) -> None:
     (run,) = read(tmp_path, line(1, "5.0") + line(2, "12:30") + line(3, "nan") + line(4, "4.0"))
     assert run.series["training_loss"].steps.tolist() == [1, 3, 4]
     assert np.isnan(run.series["training_loss"].values).tolist() == [False, True, False]
+
+
+def test_a_printed_loss_beside_counted_nans_is_that_of_the_rest(tmp_path: Path) -> None:
+    """Over a log interval Megatron prints the mean of the iterations that were finite, and counts the others."""
+    text = "".join(
+        f" iteration {step:8d}/      10 | lm loss: 3.000000E+00 | loss scale: 1.0 | number of nan iterations: {nans:3d} |\n"
+        for step, nans in ((2, 0), (4, 10), (6, 1), (8, 0), (10, 0))
+    )
+    (run,) = read(tmp_path, text)
+    losses = run.series["training_loss"]
+    assert losses.steps.tolist() == [2, 4, 6, 8, 10]
+    assert [value == value for value in losses.values.tolist()] == [True, False, False, True, True]

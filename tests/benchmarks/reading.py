@@ -22,7 +22,7 @@ _STEPS = 1_000_000
 # What is read, how it is written, what else reads it.
 _LOGS: tuple[tuple[str, Callable[[Path], None], str, Callable[[Path], object]], ...] = (
     ("Megatron-LM's log", logs.write_megatron, "a loop over lines and regexes", logs.megatron_by_regex),
-    ("the same, prefixed, NaN, validations, warnings", logs.write_rough_megatron, "the loop", logs.megatron_by_regex),
+    ("the same, less even", logs.write_rough_megatron, "the loop", logs.megatron_by_regex),
     ("a CSV of 8 columns", logs.write_table, "pandas.read_csv", logs.table_by_pandas),
     ("JSON lines", logs.write_json_lines, "pandas.read_json(lines=True)", logs.json_lines_by_pandas),
 )

@@ -418,11 +418,13 @@ def _judge(policy: Policy, reports: Path, *, folder: Path | None, store: str = "
     import sys
     from datetime import UTC, datetime
 
-    from fp8migrate.engine.compare import judge, policy_text, store_baseline
+    from fp8migrate.engine.compare import judge, policy_text, refuse_to_store, store_baseline
     from fp8migrate.log_verdict import log_report, verdict_lines
     from fp8migrate.report.inspection import safe_line
 
     created = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    if store:
+        refuse_to_store(Path(store))  # before anything is judged, not after
     judged = judge(policy, folder=folder)
     for note in judged.notes:
         typer.echo(f"note: {safe_line(note)}", err=True)
@@ -442,7 +444,9 @@ def _judge(policy: Policy, reports: Path, *, folder: Path | None, store: str = "
 
     files = write_all(report, reports / policy.name)
     add_to_job_summary(files["md"])
-    if store:
+    if store and report.verdict.code == "BASELINE_UNHEALTHY":
+        typer.echo("Baseline not stored: it did not learn.")
+    elif store:
         store_baseline(policy, Path(store), version=__version__, created=created)
         typer.echo(f"Baseline stored: {store}")
     typer.echo(f"Report: {files['html']}")

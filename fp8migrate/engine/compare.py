@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
+
 from fp8migrate.checks import judge_comparison, judge_evaluations
 from fp8migrate.checks.schema import CheckResult
 from fp8migrate.checks.words import some
@@ -66,7 +68,9 @@ def judge(policy: Policy, *, folder: Path | None = None) -> Judged:
     baseline, candidate = (reader.side(side) for side in (policy.baseline, policy.candidate))
     floor = reader.side(policy.floor) if policy.floor else Side()
     baseline, candidate = _own_configurations(baseline, candidate)
-    comparisons, results = _judge_runs(policy, baseline, candidate, floor)
+    # Absurd losses overflow on their way; what is not finite then is told by the checks, not by warnings of numpy.
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        comparisons, results = _judge_runs(policy, baseline, candidate, floor)
     items = _compare_evaluations(policy, baseline, candidate, floor)
     if items is not None:
         results += judge_evaluations(items, alone=not comparisons)
@@ -233,6 +237,14 @@ def _strip(record: LogRecord, shared: set[str]) -> LogRecord:
     if not shared.intersection(record.settings_from):
         return record
     return replace(record, settings={}, settings_from=())
+
+
+def refuse_to_store(path: Path) -> None:
+    """UsageError where a baseline cannot be stored at this place."""
+    if path.exists():
+        raise UsageError("exists already", where=str(path), next_step="Remove it, or name another file.")
+    if not path.resolve().parent.is_dir():
+        raise UsageError("lies in no folder that exists", where=str(path), next_step="Make the folder first.")
 
 
 def store_baseline(policy: Policy, path: Path, *, version: str, created: str) -> None:

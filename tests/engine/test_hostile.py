@@ -147,3 +147,11 @@ def test_a_log_that_lost_points_spoils_the_pass_of_its_group(damage: tuple[int, 
 
     said, before, after = among_others(spoil, tmp_path)
     assert said != "PASS" or after >= before
+
+
+@pytest.mark.parametrize("value", ["1e200", "1e308", "-1e200"])
+def test_one_absurd_loss(value: str, baseline: Path, tmp_path: Path) -> None:
+    """Found by a newcomer's fuzzing: its square leaves float64."""
+    content = next(iter(sorted(baseline.iterdir()))).read_bytes().splitlines(keepends=True)
+    content[500] = b'{"step": 501, "loss": ' + value.encode() + b"}\n"
+    assert answer(b"".join(content), tmp_path, baseline) in ("FAIL", "INCONCLUSIVE")

@@ -148,8 +148,10 @@ def _bounded(found: Difference, margin: float, convicted: bool, replicates: int)
     if convicted:
         return "fail", "GAP", f"worse by more than {most}"
     if lower <= -margin:
-        why = ", but not after Holm's correction over all tasks" if upper < -margin else ""
-        return "inconclusive", "UNDERPOWERED", f"cannot tell within {most}{why}"
+        if upper < -margin:
+            said = f"worse by more than {most} by itself, not after Holm's correction over all tasks"
+            return "inconclusive", "UNDERPOWERED", said
+        return "inconclusive", "UNDERPOWERED", f"cannot tell within {most}"
     if found.run_sd is None or replicates < 2:
         return (
             "inconclusive",

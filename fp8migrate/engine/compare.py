@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -162,13 +163,21 @@ class _Reader:
         if workers < 2:
             return
         with ProcessPoolExecutor(workers, mp_context=get_context("fork" if sys.platform == "linux" else "spawn")) as pool:
-            for source, records in zip(large, pool.map(read_log, large, [self._options] * len(large)), strict=True):
+            reading = pool.map(read_log, large, [self._options] * len(large))
+            _load_for_the_report()
+            for source, records in zip(large, reading, strict=True):
                 self._read[source.name] = records
 
     def records(self, source: Source) -> tuple[LogRecord, ...]:
         if source.name not in self._read:
             self._read[source.name] = read_log(source, self._options)
         return self._read[source.name]
+
+
+def _load_for_the_report() -> None:
+    """What the report draws with takes half a second to import: time that others spend reading."""
+    for name in ("matplotlib.figure", "matplotlib.backends.backend_svg", "jinja2", "fp8migrate.report"):
+        import_module(name)
 
 
 def _read_side(logs: Logs, reader: _Reader) -> Side:

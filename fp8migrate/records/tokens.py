@@ -64,11 +64,13 @@ def digits_of(tokens: Sequence[Token]) -> int | None:
     Of the values before it only those of its own size count: with a fixed number of decimals 10.8125 has one digit more
     than 3.2500, and what a program rounds may end in zeros that it does not write.
     """
-    written = [found for token in tokens if (found := _written(token)) is not None]
-    if not written:
-        return None
-    most = max(digits for digits, size in written if size == written[-1][1])
-    return None if most >= FULL_DIGITS else most
+    most, last_size = 0, None
+    for digits, size in filter(None, map(_written, reversed(tokens))):
+        last_size = size if last_size is None else last_size
+        most = max(most, digits) if size == last_size else most
+        if most >= FULL_DIGITS:
+            return None
+    return most or None
 
 
 def _written(token: Token) -> tuple[int, int] | None:

@@ -19,7 +19,7 @@ def comparable(comparison: Comparison) -> Results:
         "unpaired": "runs on data orders of their own, compared as groups",
         "unknown": "whether runs shared their data order cannot be told; compared as groups",
     }[groups.pairing]
-    notes = f" ({'; '.join(groups.notes[:3])})" if groups.notes else ""
+    notes = f" ({some(list(groups.notes))})" if groups.notes else ""
     return [CheckResult("comparable", "pass", f"{how}{notes}", evidence=groups.notes)]
 
 

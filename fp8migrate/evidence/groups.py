@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from fp8migrate.evidence.alignment import Aligned, align
 from fp8migrate.evidence.efficiency import efficiency
 from fp8migrate.evidence.learning import flat, gross_jumps, not_learned
-from fp8migrate.evidence.logged_runs import log_fact, schedule_obstacle, unique_names
-from fp8migrate.evidence.logged_settings import audit_logs, precision_obstacles, says_no_fp8
+from fp8migrate.evidence.logged_runs import log_fact, reading_notes, schedule_obstacle, unique_names
+from fp8migrate.evidence.logged_settings import audit_logs, precision_obstacles, says_no_fp8, schedule_row
 from fp8migrate.evidence.schema import Cell, Comparison, Delta, Endpoint, Groups, Obstacle, PairCurves
 from fp8migrate.jobs import Arm
-from fp8migrate.plan.policy import Policy, margin_fraction
+from fp8migrate.plan.policy import LossMetric, Policy, margin_fraction
 from fp8migrate.records.logs import LogRecord, LogSeries, Quantity
 from fp8migrate.records.schema import Series
 from fp8migrate.statistics.divergence import GROSS_END, LEAST_GAP, MARGINS
@@ -26,7 +26,6 @@ from fp8migrate.statistics.spikes import spike_events, spike_steps
 Array = NDArray[np.float64]
 
 QUANTITIES: dict[Endpoint, Quantity] = {"logged_validation_loss": "validation_loss", "training_loss": "training_loss"}
-ENDPOINT_OF: dict[Quantity, Endpoint] = {quantity: endpoint for endpoint, quantity in QUANTITIES.items()}
 
 # Two runs on one batch from the same random weights have the same first loss but for rounding and the FP8 forward, which an
 # untrained model hardly feels: two public runs of another seed or setting differ by 0.1 %, equal ones by less than 0.01 %.
@@ -114,7 +113,10 @@ def compare_logs(
         cells=tuple(cell for cell in cells if cell and cell.deltas),
         curves=drawn,
         runs=facts,
-        audit=audit_logs(sides.baseline, sides.candidate, same_data=same_data, attest=policy.attest.said),
+        audit=(
+            *audit_logs(sides.baseline, sides.candidate, same_data=same_data, attest=policy.attest.said),
+            *schedule_row(policy.attest.schedule, decayed=_decayed(sides), required="schedule" in policy.require),
+        ),
         conversion=None,
         environment=None,
         emulated=False,
@@ -330,13 +332,13 @@ def _data_within(lines: Lines, sides: Sides, pairing: Pairing) -> list[Obstacle]
 
 
 def _other_rates(sides: Sides) -> list[Obstacle]:
-    """Learning rates that the logs themselves show to differ between the arms."""
+    """Learning rates that the logs themselves show to differ between two runs."""
     series = [record.series.get("learning_rate") for record in sides.judged]
     known = [one for one in series if one is not None and one.steps.size]
     if len(known) < len(series):
         return []
-    left, count = known[0], len(sides.baseline)
-    for one, name in zip(known[count:], sides.names[count:], strict=False):
+    left = known[0]
+    for one, name in zip(known[1:], sides.names[1:], strict=False):
         if one.axis != left.axis:
             continue
         steps, a, b = np.intersect1d(left.steps, one.steps, return_indices=True)
@@ -347,6 +349,12 @@ def _other_rates(sides: Sides) -> list[Obstacle]:
             rates = f"{left.values[a][at]:.4g} against {one.values[b][at]:.4g} at {steps[at]:g}"
             return [Obstacle("INVALID_PAIR", f"the learning rates differ: {rates} ({sides.names[0]}, {name})")]
     return []
+
+
+def _decayed(sides: Sides) -> bool:
+    """Whether every log holds a learning rate, and each has come down."""
+    logged = all("learning_rate" in record.series for record in sides.judged)
+    return logged and schedule_obstacle(sides.judged, sides.names) is None
 
 
 def _digits(records: Sequence[LogRecord], endpoints: Sequence[Endpoint]) -> int | None:
@@ -400,7 +408,9 @@ def _groups(
     primary: Sequence[Endpoint],
 ) -> Groups:
     axes = dict.fromkeys(one.axis for record in sides.judged for one in record.losses)
-    notes = dict.fromkeys(note for lines in aligned.values() for note in lines.aligned.notes)
+    aligning = (note for lines in aligned.values() for note in lines.aligned.notes)
+    reading = (note for record, name in zip(sides.all, sides.names, strict=True) for note in reading_notes(record, name))
+    notes = dict.fromkeys((*aligning, *reading))
     count = len(sides.baseline)
     return Groups(
         pairing=pairing.kind,
@@ -446,8 +456,11 @@ def _limits(policy: Policy) -> dict[str, float]:
 
 
 def _margins(policy: Policy) -> dict[Endpoint, float]:
-    own = {"logged_validation_loss": policy.metrics.validation_loss, "training_loss": policy.metrics.training_loss}
-    return {e: margin_fraction(metric.margin) for e, metric in own.items() if metric and metric.margin is not None}  # type: ignore[misc]
+    own: dict[Endpoint, LossMetric | None] = {
+        "logged_validation_loss": policy.metrics.validation_loss,
+        "training_loss": policy.metrics.training_loss,
+    }
+    return {e: margin_fraction(metric.margin) for e, metric in own.items() if metric and metric.margin is not None}
 
 
 def _gross_spikes(lines: Lines, sides: Sides) -> tuple[tuple[str, float], ...]:

@@ -531,6 +531,8 @@ def _log_warnings(run: LogRecord, loss: LogSeries, rows: Array, grid: _Grid, que
     found = []
     if run.failure:
         found.append(f"the log says that the run failed: {run.failure}")
+    if run.crash:
+        found.append(f"the log ends with an error: {run.crash}")
     if loss.digits is not None and 10.0 ** (1 - loss.digits) > question.margin:
         found.append(f"losses are logged with {loss.digits} digits: too few for a margin of {100 * question.margin:g} %")
     if rows.shape[1] >= _LEAST_POINTS_TO_EQUAL and any(np.array_equal(row, rows[-1]) for row in rows[:-1]):

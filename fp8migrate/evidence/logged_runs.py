@@ -32,6 +32,20 @@ def unique_names(records: Sequence[LogRecord]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def reading_notes(record: LogRecord, name: str) -> list[str]:
+    """What reading one log took that a reader of the verdict should know: resumes, lines and values that were no use."""
+    found = []
+    for series in record.losses:
+        for overlap in series.overlaps[:3]:
+            where = f"resumed at {step_words(overlap.first)}"
+            found.append(f"{name}: {where}, {overlap.points} points of the {series.label} logged again, the later count")
+        if series.disordered:
+            found.append(f"{name}: steps of the {series.label} out of order, sorted")
+    if record.not_understood:
+        found.append(f"{name}: {record.not_understood} lines not understood")
+    return [*found, *(f"{name}: {note}" for note in record.notes)]
+
+
 def log_fact(
     record: LogRecord,
     arm: Arm,
@@ -54,9 +68,9 @@ def log_fact(
     last, expected = float(loss.steps[-1]), max(longest, record.expected_last_step or 0.0)
     outcome = Outcome(status="completed", last_step=int(last))
     fault = _fault(record, loss, primary, (extent[0] - shift, longest - shift))
-    if record.failure and (fault or _said_by_log(record)):
-        # A traceback after the last step is a program that ended badly, not a run that did.
-        outcome = Outcome(status="failed", cause=_cause(record.failure), detail=record.failure, last_step=int(last))
+    # A traceback after the last step is a program that ended badly, not a run that did.
+    if failure := record.failure or (record.crash if fault else ""):
+        outcome = Outcome(status="failed", cause=_cause(failure), detail=failure, last_step=int(last))
     grad_norm = record.series.get("grad_norm")
     return RunFact(
         *common,
@@ -69,11 +83,6 @@ def log_fact(
         final_loss=final_loss,
         fault=fault,
     )
-
-
-def _said_by_log(record: LogRecord) -> bool:
-    """Whether the log's own bookkeeping says that the run failed, not only a traceback in it."""
-    return record.format in ("fp8migrate-run", "mlperf", "wandb-offline", "wandb")
 
 
 def _cause(failure: str) -> Cause:

@@ -77,6 +77,18 @@ def _row(
     return AuditRow(title, "unknown", "—", "—")
 
 
+def schedule_row(attested: str | None, *, decayed: bool, required: bool) -> tuple[AuditRow, ...]:
+    """Whether the learning rate came to the end of its schedule. decayed: every log shows that it did. Unknown, it has a row
+    only where a policy requires it; rates that have not come down are an obstacle of their own.
+    """
+    title = EVIDENCE_ROWS["schedule"]
+    if attested is not None:
+        return (AuditRow(title, "attested", attested, attested),)
+    if decayed:
+        return (AuditRow(title, "same", "by the logs", "by the logs"),)
+    return (AuditRow(title, "unknown", "—", "—"),) if required else ()
+
+
 def _settings_rows(baseline: Sequence[LogRecord], candidate: Sequence[LogRecord]) -> list[AuditRow]:
     """Every setting of both arms. Without a configuration on either side there is none to compare."""
     left, right = _merged(baseline), _merged(candidate)

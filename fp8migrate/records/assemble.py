@@ -40,6 +40,7 @@ def assemble(
                 series=series,
                 expected_last_step=run.expected_last_step,
                 failure=run.failure,
+                crash=run.crash,
                 settings=run.settings,
                 settings_from=(source.name,) if run.settings else (),
                 notes=(*more, *collected.notes, *run.notes, *notes),

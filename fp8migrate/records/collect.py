@@ -81,6 +81,7 @@ class RawRun:
     columns: dict[str, Column] = field(default_factory=dict)
     expected_last_step: float | None = None
     failure: str = ""
+    crash: str = ""
     settings: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unused: dict[str, None] = field(default_factory=dict)

@@ -23,6 +23,7 @@ import orjson
 
 from fp8migrate.errors import UsageError
 from fp8migrate.records.find import MAX_FILES
+from fp8migrate.records.readers.document import any_json
 
 MAX_RESULTS_BYTES = 1 << 26
 MAX_LIST_BYTES = 1 << 27
@@ -31,6 +32,7 @@ MAX_LINE_BYTES = 1 << 25
 MAX_ITEMS = 2_000_000
 MAX_NAME = 120
 _HEAD_BYTES = 1 << 12
+_AGAIN = "Was it cut while it was written? Evaluate again."
 _SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _GZIP = b"\x1f\x8b"
 
@@ -206,28 +208,12 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         raise UsageError(f"cannot be read: {error}", where=str(path), next_step="Is the file whole?") from error
 
 
-def _parsed(content: bytes, where: str) -> Any:
-    """JSON, with the NaN and Infinity that Python writes. UsageError where it is none, or nested too deeply."""
-    try:
-        return orjson.loads(content)
-    except orjson.JSONDecodeError:
-        pass
-    try:
-        return json.loads(content)
-    except RecursionError:
-        reason = "nested too deeply"
-    except ValueError as error:
-        reason = str(error)
-    what = f"is an evaluation that is not whole, or no JSON: {reason}"
-    raise UsageError(what, where=where, next_step="Was it cut while it was written? Evaluate again.")
-
-
 def _document(path: Path, most: int) -> Any:
     with _opened(path) as stream:
         content = stream.read(most + 1)
     if len(content) > most:
         raise UsageError(f"is larger than {most >> 20} MiB", where=str(path), next_step="Name the files to compare themselves.")
-    return _parsed(content.removeprefix(b"\xef\xbb\xbf"), str(path))
+    return any_json(content.removeprefix(b"\xef\xbb\xbf"), str(path), _AGAIN)
 
 
 # One results file
@@ -550,7 +536,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Any]]:
                 what = f"line {number} is longer than {MAX_LINE_BYTES >> 20} MiB"
                 raise UsageError(what, where=str(path), next_step="Is it a samples file? Evaluate again.")
             if line.strip():
-                yield number, _parsed(line.removeprefix(b"\xef\xbb\xbf"), f"{path}:{number}")
+                yield number, any_json(line.removeprefix(b"\xef\xbb\xbf"), f"{path}:{number}", _AGAIN)
 
 
 def _value(value: object) -> float | None:

@@ -82,7 +82,8 @@ class LogRecord:
     """One run of one log.
 
     source: the file as it was given; name: of the run, unique within its side of a comparison. expected_last_step: where the
-    log itself says the run should end. failure: why it did not, where the log says so. settings: what the log or a
+    log itself says the run should end. failure: why it did not, where the log says so; crash: the
+    error that the log ends with, which a program may also print after its last step. settings: what the log or a
     configuration file beside it says of the run, dotted names. notes: what was done to understand it, for people.
     unused: columns that no quantity was made of. not_understood: lines, and an example.
     """
@@ -93,6 +94,7 @@ class LogRecord:
     series: Mapping[Quantity, LogSeries]
     expected_last_step: float | None = None
     failure: str = ""
+    crash: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     settings_from: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ import hashlib
 import os
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -14,7 +15,7 @@ import orjson
 from numpy.typing import NDArray
 
 from fp8migrate.errors import UsageError
-from fp8migrate.records.logs import Axis, LogRecord, LogSeries, Quantity
+from fp8migrate.records.logs import Axis, LogRecord, LogSeries, Overlap, Quantity
 
 SCHEMA_VERSION = 1
 KIND = "fp8migrate stored baseline"
@@ -110,6 +111,7 @@ def _run(record: LogRecord) -> dict[str, Any]:
         "format": record.format,
         "expected_last_step": record.expected_last_step,
         "failure": record.failure,
+        "crash": record.crash,
         "settings": dict(record.settings),
         "settings_from": list(record.settings_from),
         "series": {name: _series(series) for name, series in record.series.items()},
@@ -124,6 +126,7 @@ def _series(series: LogSeries) -> dict[str, Any]:
         "axis": series.axis,
         "digits": series.digits,
         "averaging": series.averaging,
+        "overlaps": [asdict(overlap) for overlap in series.overlaps],
         "steps": base64.b64encode(np.ascontiguousarray(series.steps, dtype="<f8").tobytes()).decode(),
         "values": base64.b64encode(np.ascontiguousarray(series.values, dtype="<f8").tobytes()).decode(),
     }
@@ -138,6 +141,7 @@ def _record(run: Mapping[str, Any]) -> LogRecord:
         series=series,
         expected_last_step=run["expected_last_step"],
         failure=str(run["failure"]),
+        crash=str(run["crash"]),
         settings={str(name): str(value) for name, value in run["settings"].items()},
         settings_from=tuple(run["settings_from"]),
     )
@@ -158,6 +162,7 @@ def _read_series(name: str, one: Mapping[str, Any]) -> LogSeries:
         values=values,
         digits=one["digits"],
         averaging=str(one["averaging"]),
+        overlaps=tuple(Overlap(**overlap) for overlap in one["overlaps"]),
     )
 
 

@@ -41,6 +41,8 @@ def _run(record: LogRecord, *, named: bool) -> Iterator[str]:
         yield f"{indent}to end at step {number(end)}: {reached}"
     if record.failure:
         yield f"{indent}failed: {safe_line(record.failure)}"
+    if record.crash:
+        yield f"{indent}ends with an error: {safe_line(record.crash)}"
     for note in record.notes:
         yield f"{indent}note: {safe_line(note)}"
     if record.settings:

@@ -5,6 +5,7 @@ SE² = (b + c − (b − c)²/N)/N² + 2·s_run²: McNemar's variance, and what 
 Values are shares (0.01 is one percentage point); positive: the candidate is better.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf, log, log1p, sqrt
@@ -25,7 +26,7 @@ _BISECTIONS = 60
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(ABC):
     """A difference of scores. run_sd: SD of a score over training runs (s_run); None: not known, counted as 0.
 
     run_freedom: degrees of freedom that run_sd was estimated with, runs − 1. With the normal quantile of PARITY.md 7 a task at
@@ -36,9 +37,9 @@ class Difference:
     run_sd: float | None
     run_freedom: float = field(default=inf, kw_only=True)
 
+    @abstractmethod
     def sampling(self, alpha: float) -> tuple[float, float]:
         """How far below and above `delta` the items alone leave it open, each side at level `alpha`."""
-        raise NotImplementedError
 
     def bounds(self, alpha: float = ALPHA) -> tuple[float, float]:
         """Lower and upper bound, each one-sided at level `alpha` ≤ 0.5. Both runs add s_run² to the variance."""

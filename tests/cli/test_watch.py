@@ -72,8 +72,9 @@ def test_what_cannot_be_read_is_exit_2(fp8migrate: Command, logs: Path) -> None:
 
 def test_a_growing_log_is_followed_and_ctrl_c_is_exit_5(logs: Path) -> None:
     command = [sys.executable, "-m", "fp8migrate", "watch", "live.jsonl", "--baseline", "bf16-0.jsonl", "--every", "0.05"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=logs, text=True, env=os.environ | {"NO_COLOR": "1"}, **pipes) as watching:  # type: ignore[call-overload]
+    environment = os.environ | {"NO_COLOR": "1"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=logs, text=True, env=environment, stdout=pipe, stderr=pipe) as watching:
         assert watching.stderr.readline() == "live.jsonl: is not there yet; waiting for it\n"
         log(logs / "live.jsonl", LOSSES[:50])
         assert watching.stdout.readline().startswith("step 50 of 500: block 10 of 100")

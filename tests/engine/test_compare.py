@@ -305,6 +305,12 @@ def test_required_evidence(tmp_path: Path) -> None:
 
     sides = [group(tmp_path / "a", 5, data=3), group(tmp_path / "b", 5, first_seed=50, data=3)]
     assert verdict(sides[0], sides[1], require=("data",)).name == "PASS"  # the noise shows one data order
+    assert verdict(sides[0], sides[1], require=("schedule",)).code == "EVIDENCE_REQUIRED"
+    by_word = Attested(schedule="J. Doe: to the end")
+    assert verdict(sides[0], sides[1], require=("schedule",), attest=by_word).name == "PASS"
+    rates = np.linspace(1e-3, 1e-5, STEPS)
+    by_log = [group(tmp_path / "c", 5, data=3, lr=rates), group(tmp_path / "d", 5, first_seed=50, data=3, lr=rates)]
+    assert verdict(by_log[0], by_log[1], require=("schedule",)).name == "PASS"
     assert verdict(sides[0], sides[1], require=("data", "fp8")).code == "EVIDENCE_REQUIRED"
     said = Attested(fp8="J. Doe: kernel trace of run 7")
     assert verdict(sides[0], sides[1], require=("data", "fp8"), attest=said).name == "PASS"
@@ -340,7 +346,10 @@ def test_a_run_that_was_rolled_back_does_not_pass(tmp_path: Path, before: float)
     # An ordinary resume logs the same again.
     first = [(step, losses[step - 1] * 1.0001) for step in range(1, 701)]
     rows(candidate / "run4.jsonl", first + [(step, losses[step - 1]) for step in range(650, STEPS + 1)])
-    assert verdict(baseline, candidate).name == "PASS"
+    found = judged(baseline, candidate)
+    assert decide(found.results).name == "PASS"
+    assert found.comparisons[0].groups is not None
+    assert any("resumed at 650, 51 points" in note for note in found.comparisons[0].groups.notes)
 
 
 @pytest.mark.parametrize("every", [10, 25, 40])

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,10 +35,10 @@ def bf16(tmp_path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def asked(log: Path, bf16: tuple[str, ...], **changes: object) -> Request:
-    options = {"margin": "standard", "serve": "bf16", "forward_penalty": "0", "every": 5.0, "once": False}
+def asked(log: Path, bf16: tuple[str, ...], **changes: Any) -> Request:
+    options: dict[str, Any] = {"margin": "standard", "serve": "bf16", "forward_penalty": "0", "every": 5.0, "once": False}
     options |= {"format_name": "", "columns": (), "baseline": bf16, "floor": (), "run": str(log)} | changes
-    return request_of(**options)  # type: ignore[arg-type]
+    return request_of(**options)
 
 
 class Shown:

@@ -1,5 +1,7 @@
 """Speed, memory and gradient norm as logs hold them."""
 
+from typing import cast
+
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike
@@ -11,9 +13,9 @@ from fp8migrate.records.logs import LogRecord, LogSeries, Quantity
 
 def record(**columns: ArrayLike) -> LogRecord:
     series: dict[Quantity, LogSeries] = {}
-    for name, values in columns.items():
-        array = np.asarray(values, dtype=np.float64)
-        series[name] = LogSeries(name, name, "", "steps", np.arange(1.0, array.size + 1), array)  # type: ignore[index, arg-type]
+    for label, values in columns.items():
+        array, name = np.asarray(values, dtype=np.float64), cast(Quantity, label)
+        series[name] = LogSeries(name, label, "", "steps", np.arange(1.0, array.size + 1), array)
     return LogRecord("log", "log", "jsonl", series)
 
 

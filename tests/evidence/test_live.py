@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,14 +23,15 @@ PROGRESS = np.arange(1, STEPS + 1) / STEPS
 
 
 def series(
-    values: Array, name: Quantity = "training_loss", first: float = 1.0, interval: float = 1.0, **more: object
+    values: Array, name: Quantity = "training_loss", first: float = 1.0, interval: float = 1.0, **more: Any
 ) -> LogSeries:
     steps = first + interval * np.arange(values.size)
-    return replace(LogSeries(name, "loss", "nats", "steps", steps, np.asarray(values, dtype=np.float64)), **more)  # type: ignore[arg-type]
+    return replace(LogSeries(name, "loss", "nats", "steps", steps, np.asarray(values, dtype=np.float64)), **more)
 
 
 def record(values: Array, name: str = "run", end: float | None = None, first: float = 1.0, **others: LogSeries) -> LogRecord:
-    found: dict[Quantity, LogSeries] = {"training_loss": series(values, first=first), **others}  # type: ignore[dict-item]
+    found: dict[Quantity, LogSeries] = {"training_loss": series(values, first=first)}
+    found |= {cast(Quantity, name): one for name, one in others.items()}
     return LogRecord(name, name, "jsonl", found, expected_last_step=end)
 
 

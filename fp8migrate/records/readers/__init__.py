@@ -98,8 +98,8 @@ def read_log(source: Source, options: Options | None = None, readers: Sequence[R
         raise UsageError(what, where=source.name, next_step="Leave --columns away, or choose another --format.")
     collected = reader.read(source, options)
     _refuse_absent_columns(collected, source, options)
-    if collected.runs and not collected.runs[-1].failure:
-        collected.runs[-1].failure = source.crash()
+    if collected.runs:
+        collected.runs[-1].crash = source.crash()
     records = assemble(collected, source, reader.name, options.columns)
     if not any(record.losses for record in records):
         raise UsageError(f"holds no loss ({reader.about})", where=source.name, next_step=reader.without_loss)

@@ -11,25 +11,29 @@ from fp8migrate.records.tokens import Token
 
 
 def json_object(source: Source) -> dict[str, Any]:
-    """The object that the source holds. orjson is fast, but refuses the NaN and Infinity that Python's own json writes."""
-    content = source.document()
-    try:
-        found = orjson.loads(content)
-    except orjson.JSONDecodeError:
-        found = _with_nan(content, source.name)
+    """The object that the source holds."""
+    found = any_json(source.document(), source.name)
     if not isinstance(found, dict):
         raise UsageError("is no JSON object", where=source.name)
     return found
 
 
-def _with_nan(content: bytes, name: str) -> Any:
+_CUT = "Was it cut while it was written?"
+
+
+def any_json(content: bytes, name: str, next_step: str = _CUT) -> Any:
+    """JSON, with the NaN and Infinity that Python writes. UsageError where it is none, or nested too deeply."""
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        pass
     try:
         return json.loads(content)
     except RecursionError:
         reason = "nested too deeply"
     except ValueError as error:
         reason = str(error)
-    raise UsageError(f"is not whole or no JSON: {reason}", where=name, next_step="Was it cut while it was written?")
+    raise UsageError(f"is not whole or no JSON: {reason}", where=name, next_step=next_step)
 
 
 def is_token(value: object) -> bool:

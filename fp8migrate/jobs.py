@@ -19,8 +19,8 @@ Forward = Literal["bf16", "fp8"]
 class Precision(Settings):
     """What executes the linear layers and in which precision. backend bf16 is the plain BF16 module."""
 
-    backend: Literal["bf16", "emulated"] = "bf16"
-    recipe: Recipe | None = Field(None, description="none on the emulated backend: its modules with FP8 switched off (control)")
+    backend: Literal["bf16", "emulated", "transformer_engine", "torchao"] = "bf16"
+    recipe: Recipe | None = Field(None, description="none on an FP8 backend: its modules with FP8 switched off (control)")
     keep_bf16: tuple[str, ...] = ()
     policy: tuple[PolicyRule, ...] = ()
     stand_in: Recipe | None = Field(

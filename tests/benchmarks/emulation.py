@@ -18,7 +18,8 @@ from torch.autograd.graph import increment_version, saved_tensors_hooks
 
 from fp8migrate.facts.operands import GEMMS
 from fp8migrate.facts.recipes import MIGRATION_RECIPES, DelayedRecipe, Recipe
-from fp8migrate.worker.backends.emulated import EmulatedLinear, exchange
+from fp8migrate.worker.backends.converted import exchange
+from fp8migrate.worker.backends.emulated import EmulatedLinear
 from fp8migrate.worker.gemm import gemm_for
 from fp8migrate.worker.linear import Prepared
 from fp8migrate.worker.quantizers import end_pass
@@ -86,7 +87,7 @@ def peer_dtype(device: torch.device) -> torch.dtype:
 def emulated(model: nn.Module, recipe: Recipe) -> nn.Module:
     for name, layer in list(model.named_modules()):
         if isinstance(layer, nn.Linear):
-            exchange(model, name, dict.fromkeys(GEMMS, recipe))
+            exchange(model, name, EmulatedLinear, dict.fromkeys(GEMMS, recipe))
     return model
 
 

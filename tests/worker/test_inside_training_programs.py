@@ -26,7 +26,8 @@ from fp8migrate.facts.recipes import (
     Recipe,
     RowwiseRecipe,
 )
-from fp8migrate.worker.backends.emulated import EmulatedLinear, exchange
+from fp8migrate.worker.backends.converted import exchange
+from fp8migrate.worker.backends.emulated import EmulatedLinear
 from fp8migrate.worker.quantizers import end_pass, quantizers
 
 RECIPES = tuple(DelayedRecipe(amax_history_len=3) if recipe.kind == "delayed" else recipe for recipe in MIGRATION_RECIPES)
@@ -43,7 +44,7 @@ class Net(nn.Module):
         torch.manual_seed(0)
         self.up, self.down = nn.Linear(WIDTH, 96), nn.Linear(96, WIDTH)
         for name in ("up", "down"):
-            exchange(self, name, dict.fromkeys(GEMMS, recipe))
+            exchange(self, name, EmulatedLinear, dict.fromkeys(GEMMS, recipe))
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.down(torch.relu(self.up(x)))

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from fp8migrate.facts.operands import GEMMS
 from fp8migrate.facts.recipes import CurrentRecipe, DelayedRecipe, FixedRecipe, Recipe
 from fp8migrate.worker import checkpoint
-from fp8migrate.worker.backends.emulated import EmulatedLinear, forward_mode
+from fp8migrate.worker.backends.converted import forward_mode
+from fp8migrate.worker.backends.emulated import EmulatedLinear
 from fp8migrate.worker.data.sampling import training_stream
 from fp8migrate.worker.gemm import Gemm
 from fp8migrate.worker.linear import Linear

@@ -17,11 +17,13 @@ from fp8migrate.facts.recipes.fixed import FixedRecipe
 from fp8migrate.facts.recipes.mxfp8 import Mxfp8Recipe
 from fp8migrate.facts.recipes.nvfp4 import Nvfp4Recipe
 from fp8migrate.facts.recipes.rowwise import RowwiseHighPrecisionRecipe, RowwiseRecipe
+from fp8migrate.facts.recipes.tensorwise import TensorwiseRecipe
 
 Recipe = Annotated[
     DelayedRecipe
     | CurrentRecipe
     | BlockRecipe
+    | TensorwiseRecipe
     | RowwiseRecipe
     | RowwiseHighPrecisionRecipe
     | Mxfp8Recipe
@@ -59,4 +61,5 @@ __all__ = [
     "RowwiseHighPrecisionRecipe",
     "RowwiseRecipe",
     "ScalingRecipe",
+    "TensorwiseRecipe",
 ]

@@ -1,20 +1,114 @@
 """Backends: what executes the linear layers. A new one is one file and one line in `BACKENDS`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
 
+from torch import nn
+
+from fp8migrate.facts.operands import Gemm
+from fp8migrate.facts.recipes import Bf16Recipe, Recipe
 from fp8migrate.jobs import Precision
-from fp8migrate.records.schema import Conversion
+from fp8migrate.records.schema import Conversion, LayerConversion
+from fp8migrate.sizing.flops import GemmSite, flops_shares, gemm_sites
+from fp8migrate.sizing.policy import Policy, SitePolicy, resolve_policy
 from fp8migrate.worker.backends import bf16, emulated
+from fp8migrate.worker.backends.converted import ConvertedLinear, exchange
+from fp8migrate.worker.linear import Linear
 from fp8migrate.worker.models.llama import Llama
 
-# Each converts a freshly built model in place (parameters keep their names and values) and says what it did.
-Convert = Callable[[Llama, Precision, int], Conversion]
-BACKENDS: dict[str, Convert] = {"bf16": bf16.convert, "emulated": emulated.convert}
+
+class Backend(Protocol):
+    """Makes layers of one kind for one arm. Built with the arm's precision; raises UsageError where it cannot run here."""
+
+    name: str
+
+    def layer(self, source: Linear | nn.Linear, recipes: Mapping[Gemm, Recipe], name: str) -> ConvertedLinear:
+        """A layer with the source's parameters whose GEMMs have these recipes; none: its module with FP8 off."""
+        ...
+
+    def around_pass(self) -> AbstractContextManager[object]:
+        """What every forward pass of the model runs in."""
+        ...
+
+
+def _transformer_engine(precision: Precision) -> Backend:
+    # Imported when asked for: it takes seconds, and is not installed everywhere.
+    from fp8migrate.worker.backends.transformer_engine import TransformerEngine
+
+    return TransformerEngine(precision)
+
+
+def _torchao(precision: Precision) -> Backend:
+    from fp8migrate.worker.backends.torchao import Torchao
+
+    return Torchao(precision)
+
+
+BACKENDS: dict[str, Callable[[Precision], Backend]] = {
+    "emulated": emulated.Emulated,
+    "transformer_engine": _transformer_engine,
+    "torchao": _torchao,
+}
 
 
 def convert(model: Llama, precision: Precision, tokens_per_pass: int) -> Conversion:
-    """Bring `model` into `precision`. tokens_per_pass: rows of every linear layer's input, for the shape rules."""
-    return BACKENDS[precision.backend](model, precision, tokens_per_pass)
+    """Bring a model, on its device already, into `precision` in place. Parameters keep their names and values.
+
+    Linear layers are replaced, all but those that the policy or their shape keeps in BF16. tokens_per_pass: rows of every
+    linear layer's input, for the shape rules. Raises UsageError where the backend cannot run here.
+    """
+    if precision.backend == "bf16":
+        return bf16.describe(model)
+    backend = BACKENDS[precision.backend](precision)
+    sites = gemm_sites(model.settings, model.sequence_length)
+    shares = flops_shares(sites)
+    policy = policy_of(sites, precision, tokens_per_pass)
+    whole_modules = precision.recipe is None or precision.recipe == Bf16Recipe()
+    layers = []
+    for site in sites:
+        chosen = policy.sites[site.name]
+        if site.is_linear and (whole_modules or chosen.recipes):
+            exchange(model, site.name, backend.layer, chosen.recipes)
+        layers.append(
+            LayerConversion(
+                name=site.name,
+                shape=(site.out_features, site.in_features),
+                flops_share=shares[site.name],
+                gemms=tuple(chosen.recipes),
+                reason=chosen.reason,
+            )
+        )
+    model.around_pass = backend.around_pass
+    requested, share = _requested(precision), policy.low_precision_share(sites)
+    return Conversion(
+        requested=requested,
+        effective=f"{backend.name} {requested}" if share else requested,
+        layers=tuple(layers),
+        fp8_flops_share=share,
+        unmatched_filters=policy.unmatched,
+    )
 
 
-__all__ = ["BACKENDS", "convert"]
+def policy_of(sites: Sequence[GemmSite], precision: Precision, tokens_per_pass: int) -> Policy:
+    """What every site gets. Without a recipe (control) FP8 is off everywhere; a stand-in goes exactly where FP8 would be."""
+    recipe = precision.recipe or Bf16Recipe()
+    policy = resolve_policy(sites, recipe, precision.keep_bf16, precision.policy, tokens_per_pass)
+    stand_in = precision.stand_in
+    if stand_in is None:
+        return policy
+    sites_with = {
+        name: SitePolicy(dict.fromkeys(site.recipes, stand_in), stand_in.in_words) if site.recipes else site
+        for name, site in policy.sites.items()
+    }
+    return Policy(sites_with, policy.unmatched)
+
+
+def _requested(precision: Precision) -> str:
+    if precision.recipe is None:
+        return "fp8 off"
+    candidate = "; ".join([precision.recipe.in_words, *(rule.in_words for rule in precision.policy)])
+    return candidate if precision.stand_in is None else f"{precision.stand_in.in_words} in the place of {candidate}"
+
+
+__all__ = ["BACKENDS", "Backend", "convert"]

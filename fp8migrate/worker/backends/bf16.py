@@ -1,12 +1,11 @@
 """Plain BF16: the baseline arm. Every linear layer stays as the model built it."""
 
-from fp8migrate.jobs import Precision
 from fp8migrate.records.schema import Conversion, LayerConversion
 from fp8migrate.sizing.flops import flops_shares, gemm_sites
 from fp8migrate.worker.models.llama import Llama
 
 
-def convert(model: Llama, precision: Precision, tokens_per_pass: int) -> Conversion:
+def describe(model: Llama) -> Conversion:
     """Nothing to convert; the record lists every GEMM site as BF16."""
     sites = gemm_sites(model.settings, model.sequence_length)
     shares = flops_shares(sites)

@@ -4,6 +4,9 @@ The residual stream, the norms and the softmax are FP32; GEMM operands and resul
 the layer. Shapes: b sequences, t positions, d hidden, h heads, g key-value heads, e head size.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -106,7 +109,12 @@ class DecoderLayer(nn.Module):
 
 
 class Llama(nn.Module):
-    """Byte tokens [b, t] to next-token logits [b, t, vocab], FP32."""
+    """Byte tokens [b, t] to next-token logits [b, t, vocab], FP32.
+
+    around_pass: gives the context that every forward pass runs in; a backend may need one.
+    """
+
+    around_pass: Callable[[], AbstractContextManager[object]] = staticmethod(nullcontext)
 
     def __init__(self, settings: LlamaModel, sequence_length: int, seed: int) -> None:
         super().__init__()
@@ -136,10 +144,11 @@ class Llama(nn.Module):
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
 
     def forward(self, tokens_bt: Tensor) -> Tensor:
-        x_btd = self.embedding(tokens_bt)
-        for layer in self.layers:
-            x_btd = layer(x_btd, self.cos_te, self.sin_te)
-        logits: Tensor = self.lm_head(self.norm(x_btd))
+        with self.around_pass():
+            x_btd = self.embedding(tokens_bt)
+            for layer in self.layers:
+                x_btd = layer(x_btd, self.cos_te, self.sin_te)
+            logits: Tensor = self.lm_head(self.norm(x_btd))
         return logits
 
 

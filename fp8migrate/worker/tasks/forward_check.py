@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from fp8migrate.jobs import ForwardCheck
 from fp8migrate.worker import checkpoint
-from fp8migrate.worker.backends.emulated import forward_mode
+from fp8migrate.worker.backends.converted import forward_mode
 from fp8migrate.worker.data.sampling import training_stream, validation_set
 from fp8migrate.worker.linear import Linear
 from fp8migrate.worker.models.llama import Llama

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from fp8migrate.facts.operands import GEMMS, TensorName
-from fp8migrate.worker.backends.emulated import EmulatedLinear
+from fp8migrate.worker.backends.converted import ConvertedLinear, leaving_no_trace
 from fp8migrate.worker.linear import Linear
 from fp8migrate.worker.models.llama import Llama, token_losses
-from fp8migrate.worker.quantizers import not_recording
 from fp8migrate.worker.tasks.agreement import agreement
 from fp8migrate.worker.tensor_watch import watching
 
@@ -38,9 +37,9 @@ def seen_by_layers(model: Llama, tokens: Tensor) -> Seen:
 
 def compare_layers(model: Llama, seen: Seen) -> Iterator[dict[str, object]]:
     """One row per converted layer and GEMM: how near FP8 comes to BF16. Histories stay as they are."""
-    with not_recording(model):
+    with leaving_no_trace(model):
         for name, layer in model.named_modules():
-            if isinstance(layer, EmulatedLinear) and len(layer.quantizers):
+            if isinstance(layer, ConvertedLinear) and layer.low_precision_gemms:
                 x, dy = seen[name]["input"], seen[name]["gradient"]
                 reference, measured = (_products(layer, x, dy, fp8) for fp8 in (False, True))
                 for gemm, exact, low in zip(GEMMS, reference, measured, strict=True):
@@ -48,7 +47,7 @@ def compare_layers(model: Llama, seen: Seen) -> Iterator[dict[str, object]]:
                         yield agreement(f"{name}: {gemm}", exact, low) | {"layer": name, "gemm": gemm}
 
 
-def _products(layer: EmulatedLinear, x: Tensor, dy: Tensor, fp8: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _products(layer: ConvertedLinear, x: Tensor, dy: Tensor, fp8: bool) -> tuple[Tensor, Tensor, Tensor]:
     """y, dx and dw."""
     layer.enabled = fp8
     try:

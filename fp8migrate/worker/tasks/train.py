@@ -19,11 +19,11 @@ from fp8migrate.records.schema import Conversion
 from fp8migrate.records.writer import RunWriter, checkpoint_path, last_checkpoint
 from fp8migrate.worker import checkpoint
 from fp8migrate.worker.backends import convert
-from fp8migrate.worker.backends.emulated import forward_mode
+from fp8migrate.worker.backends.converted import begin_microbatch, forward_mode, tensors_quantized
 from fp8migrate.worker.data.sampling import TrainingStream, ValidationSet, training_stream, validation_set
 from fp8migrate.worker.models.llama import Llama, token_losses
 from fp8migrate.worker.optimizer import build_optimizer, learning_rate, set_learning_rate
-from fp8migrate.worker.quantizers import end_pass, quantized_tensors
+from fp8migrate.worker.quantizers import end_pass
 from fp8migrate.worker.tasks.context import Interrupted, NonFinite, TaskContext
 from fp8migrate.worker.tensor_watch import TensorWatch
 
@@ -47,7 +47,7 @@ class TrainingState:
     @property
     def quantized_tensors(self) -> int:
         """Over all attempts of this run."""
-        return self.quantized_before + quantized_tensors(self.model)
+        return self.quantized_before + tensors_quantized(self.model)
 
 
 def run(context: TaskContext) -> None:
@@ -99,9 +99,8 @@ def prepare(context: TaskContext, task: Train, stream: TrainingStream, held_out:
 
 def build(model_settings: LlamaModel, training: Training, precision: Precision, device: torch.device) -> TrainingState:
     """A model in its precision with its optimizer, at step 0."""
-    model = Llama(model_settings, training.sequence_length, training.seed)
+    model = Llama(model_settings, training.sequence_length, training.seed).to(device)
     conversion = convert(model, precision, training.micro_batch_size * training.sequence_length)
-    model.to(device)
     return TrainingState(model, build_optimizer(model, training), conversion)
 
 
@@ -125,7 +124,8 @@ def forward_backward(model: Llama, tokens: NDArray[np.uint8], micro_batch_size: 
     device = next(model.parameters()).device
     parts = tokens.shape[0] // micro_batch_size
     total = torch.zeros((), device=device)
-    for part in np.split(tokens, parts):
+    for number, part in enumerate(np.split(tokens, parts)):
+        begin_microbatch(model, number, parts)
         loss = token_losses(model, torch.from_numpy(part.astype(np.int64)).to(device)).mean() / parts
         loss.backward()
         end_pass(model)

@@ -1,0 +1,244 @@
+"""Transformer Engine: its Linear in the place of linear layers, weights shared bit for bit.
+
+The whole model's pass runs in one te.autocast, for it is on leaving the outermost that delayed scales move on. A layer with
+another recipe than the model's opens one of its own inside.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fp8migrate.errors import UsageError
+from fp8migrate.facts.operands import GEMMS, Gemm
+from fp8migrate.facts.recipes import (
+    BlockRecipe,
+    CurrentRecipe,
+    DelayedRecipe,
+    Mxfp8Recipe,
+    Nvfp4Recipe,
+    Recipe,
+)
+from fp8migrate.jobs import Precision
+from fp8migrate.worker.backends.converted import ConvertedLinear
+from fp8migrate.worker.linear import Linear
+
+_PASSES = ("scaling_fwd", "scaling_bwd")
+_STATE = ("scale", "amax_history")
+
+
+def import_transformer_engine() -> ModuleType:
+    """transformer_engine.pytorch. Raises UsageError, with what to do, where it is missing or does not load."""
+    import warnings
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import transformer_engine.pytorch as te
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"candidate.backend is transformer_engine, and it is not installed here ({error})",
+            next_step="pip install --no-build-isolation 'transformer-engine[pytorch]', or say candidate.backend: emulated.",
+        ) from error
+    except (ImportError, OSError, RuntimeError) as error:
+        raise UsageError(
+            f"Transformer Engine does not load beside torch {torch.__version__}: {error}",
+            next_step="fp8migrate doctor tells why (another torch, two cuDNNs, no CUDA) and what to do.",
+        ) from error
+    return te  # type: ignore[no-any-return]
+
+
+class TransformerEngineLinear(ConvertedLinear):
+    """A te.Linear over the source's own parameters, under a recipe, or with FP8 off (te_recipe None: always).
+
+    Delayed scaling's scales and amax histories are buffers of this layer, the same tensors that Transformer Engine uses.
+    """
+
+    def __init__(self, source: Linear | nn.Linear, te: ModuleType, te_recipe: Any, gemms: frozenset[Gemm]) -> None:
+        self.adopt(source)
+        self._gemms, self._calls = gemms, 0
+        inner = te.Linear(
+            self.in_features,
+            self.out_features,
+            bias=self.bias is not None,
+            params_dtype=self.weight.dtype,
+            device=self.weight.device,
+            init_method=nn.init.zeros_,
+        )
+        # Beside the module tree: parameters keep the names that they have without Transformer Engine.
+        self.__dict__.update(_inner=inner, _te=te, te_recipe=te_recipe)
+        self._share_parameters()
+        if te_recipe is not None:
+            with te.autocast(enabled=True, recipe=te_recipe), torch.no_grad():
+                inner.init_fp8_metadata(num_gemms=1)
+            for tensors in _PASSES:
+                for name in _STATE:
+                    state = getattr(inner.fp8_meta[tensors], name, None)
+                    if state is not None:
+                        self.register_buffer(f"{tensors}_{name}", state)
+
+    @property
+    def low_precision_gemms(self) -> frozenset[Gemm]:
+        return self._gemms
+
+    @property
+    def tensors_quantized(self) -> int:
+        """Input and weight of each forward pass that Transformer Engine itself says was in low precision."""
+        return 2 * self._calls
+
+    def _share_parameters(self) -> None:
+        inner = self.__dict__["_inner"]
+        if inner._parameters["weight"] is not self.weight:
+            inner._parameters["weight"] = self.weight
+            if self.bias is not None:
+                inner._parameters["bias"] = self.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._share_parameters()
+        inner, recipe = self.__dict__["_inner"], self.__dict__["te_recipe"]
+        learning = torch.is_grad_enabled()
+        # Under autocast Transformer Engine takes activations in BF16 beside master weights of any dtype.
+        with torch.autocast("cuda", torch.bfloat16), _recipe(self.__dict__["_te"], recipe, self.enabled and recipe is not None):
+            y: Tensor = inner(x, is_first_microbatch=self.first_microbatch if learning else None)
+        if inner.fp8:
+            self._calls += 1
+        return y.to(self.output_dtype(x))
+
+    @contextmanager
+    def leaving_no_trace(self) -> Iterator[None]:
+        state = list(self.buffers(recurse=False))
+        before = [tensor.clone() for tensor in state]
+        try:
+            yield
+        finally:
+            if state:
+                with torch.no_grad():
+                    torch._foreach_copy_(state, before)
+
+
+@contextmanager
+def _recipe(te: ModuleType, recipe: Any, enabled: bool) -> Iterator[None]:
+    """The layer's own recipe, where the pass around it does not already run in it."""
+    manager = te.quantization.FP8GlobalStateManager
+    inside = manager.is_fp8_enabled()
+    if inside == enabled and (not enabled or manager.get_fp8_recipe() is recipe):
+        yield
+        return
+    with te.autocast(enabled=enabled, recipe=recipe):
+        yield
+    if inside and enabled:
+        # Leaving restored "no FP8 layer has run yet": the next one would move the gradients' scales on once more.
+        manager.is_first_fp8_module()
+
+
+class TransformerEngine:
+    """The backend."""
+
+    name = "transformer_engine"
+
+    def __init__(self, precision: Precision) -> None:
+        if not torch.cuda.is_available():
+            raise UsageError(
+                "candidate.backend is transformer_engine, and torch sees no CUDA GPU",
+                next_step="Say candidate.backend: emulated to judge the recipe without one.",
+            )
+        self._te = import_transformer_engine()
+        self._recipes: dict[tuple[Recipe, bool], Any] = {}
+        recipe = precision.recipe
+        off = recipe is None or recipe.kind == "bf16"
+        self._default = None if off or recipe is None else self._te_recipe(recipe, forward_only=False)
+
+    def layer(self, source: Linear | nn.Linear, recipes: Mapping[Gemm, Recipe], name: str) -> TransformerEngineLinear:
+        return TransformerEngineLinear(source, self._te, self._recipe_of(recipes, name), frozenset(recipes))
+
+    def around_pass(self) -> AbstractContextManager[object]:
+        found: AbstractContextManager[object] = self._te.autocast(enabled=self._default is not None, recipe=self._default)
+        return found
+
+    def _recipe_of(self, recipes: Mapping[Gemm, Recipe], name: str) -> Any:
+        if not recipes:
+            return None
+        kinds = list(dict.fromkeys(recipes.values()))
+        forward_only = set(recipes) == {"forward"}
+        if len(kinds) > 1 or not (forward_only or set(recipes) == set(GEMMS)):
+            raise UsageError(
+                f"{name}: Transformer Engine runs all three GEMMs of a layer under one recipe, or the forward GEMM alone",
+                where="candidate.policy",
+                next_step="Give the rule all GEMMs, or both backward GEMMs to bf16.",
+            )
+        return self._te_recipe(kinds[0], forward_only)
+
+    def _te_recipe(self, recipe: Recipe, forward_only: bool) -> Any:
+        """One object for each recipe: layers of one recipe share the model's."""
+        key = (recipe, forward_only)
+        if key not in self._recipes:
+            self._recipes[key] = te_recipe(recipe, forward_only=forward_only)
+        return self._recipes[key]
+
+
+def te_recipe(recipe: Recipe, *, forward_only: bool = False) -> Any:
+    """Transformer Engine's recipe object for ours. Every setting that an NVTE_ variable could change is given by name.
+
+    Raises UsageError for a recipe that it has not.
+    """
+    from transformer_engine.common import recipe as library
+
+    formats = {"hybrid": library.Format.HYBRID, "e4m3": library.Format.E4M3}
+    common = {"backward_override": "high_precision" if forward_only else None}
+    if isinstance(recipe, DelayedRecipe):
+        if forward_only:
+            raise UsageError(
+                "Transformer Engine's delayed scaling runs forward and backward GEMMs in FP8, never the forward alone",
+                where="candidate.policy",
+                next_step="Use current scaling where backward GEMMs are to stay in BF16.",
+            )
+        return library.DelayedScaling(
+            margin=recipe.margin,
+            fp8_format=formats[recipe.format],
+            amax_history_len=recipe.amax_history_len,
+            amax_compute_algo=recipe.amax_compute,
+            **common,
+        )
+    if isinstance(recipe, CurrentRecipe) and recipe.format in formats:
+        powers = recipe.use_power_2_scales
+        found = library.Float8CurrentScaling(fp8_format=formats[recipe.format], use_power_2_scales=powers, **common)
+        return _with_power_2_scales(found, powers)
+    if isinstance(recipe, BlockRecipe):
+        found = library.Float8BlockScaling(
+            fp8_format=formats[recipe.format],
+            x_block_scaling_dim=recipe.x_block_scaling_dim,
+            w_block_scaling_dim=recipe.w_block_scaling_dim,
+            grad_block_scaling_dim=recipe.grad_block_scaling_dim,
+            use_f32_scales=False,
+            **common,
+        )
+        return _with_power_2_scales(found, True)
+    if isinstance(recipe, Mxfp8Recipe):
+        squares = recipe.enable_2d_quantization
+        return library.MXFP8BlockScaling(fp8_format=formats[recipe.format], enable_2d_quantization=squares, **common)
+    if isinstance(recipe, Nvfp4Recipe):
+        return library.NVFP4BlockScaling(
+            disable_rht=recipe.disable_rht,
+            disable_stochastic_rounding=recipe.disable_stochastic_rounding,
+            disable_2d_quantization=recipe.disable_2d_quantization,
+            row_scaled_activation=False,
+            nvfp4_4over6="none",
+            **common,
+        )
+    raise UsageError(
+        f"Transformer Engine has no recipe {recipe.in_words}",
+        where="candidate.recipe",
+        next_step="It has delayed, current, block, mxfp8 and nvfp4 in E4M3 or hybrid; others: candidate.backend emulated.",
+    )
+
+
+def _with_power_2_scales(found: Any, powers: bool) -> Any:
+    """The constructor's argument does not reach what the casts go by: that is the class's, from a variable (2.20)."""
+    from transformer_engine.common import recipe as library
+
+    cast = library.QParams(power_2_scale=powers, amax_epsilon=0.0)
+    found.fp8_quant_fwd_inp = found.fp8_quant_fwd_weight = found.fp8_quant_bwd_grad = cast
+    return found

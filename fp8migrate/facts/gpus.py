@@ -1,4 +1,4 @@
-"""GPUs as data: per GPU, dense (no 2:4 sparsity), with FP32 accumulation.
+"""GPUs and their architectures as data. Rates are per GPU, dense (no 2:4 sparsity), with FP32 accumulation.
 
 Data sheets quote sparse figures, twice the dense ones, and whole systems: "72 petaFLOP/s" of a DGX B200 is eight GPUs with
 sparsity, so 4.5 per GPU dense. The figures here are peaks; what a training step reaches is a good deal less.
@@ -136,3 +136,32 @@ GPUS = (A100_40GB, A100_80GB, H100_SXM, H100_PCIE, H200, B200, GB200, L40S, RTX_
 def find_gpu(device_name: str) -> GpuInfo | None:
     """The GPU that a driver calls by this name; None where it is not in the table."""
     return next((gpu for gpu in GPUS if device_name in gpu.device_names), None)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A generation of NVIDIA GPUs: compute capabilities from `least` up to but not `below`."""
+
+    name: str
+    least: tuple[int, int]
+    below: tuple[int, int]
+    fp8_gemms: bool
+    source: str
+
+
+_CAPABILITIES = "NVIDIA, CUDA GPU Compute Capability (developer.nvidia.com/cuda-gpus)"
+
+ARCHITECTURES = (
+    Architecture("Volta", (7, 0), (7, 5), False, _CAPABILITIES),
+    Architecture("Turing", (7, 5), (8, 0), False, _CAPABILITIES),
+    Architecture("Ampere", (8, 0), (8, 9), False, f"{_CAPABILITIES}: 8.0, 8.6, 8.7; A100 white paper: no FP8"),
+    Architecture("Ada", (8, 9), (9, 0), True, f"{_CAPABILITIES}; Ada GPU architecture white paper: FP8 tensor cores"),
+    Architecture("Hopper", (9, 0), (10, 0), True, f"{_CAPABILITIES}; H100 white paper: FP8 tensor cores"),
+    Architecture("Blackwell", (10, 0), (12, 0), True, f"{_CAPABILITIES}: 10.0 (B200), 10.3 (B300), 11.0 (Thor)"),
+    Architecture("RTX Blackwell", (12, 0), (13, 0), True, f"{_CAPABILITIES}: 12.0 (RTX 50, RTX PRO), 12.1 (GB10)"),
+)
+
+
+def find_architecture(capability: tuple[int, int]) -> Architecture | None:
+    """The architecture of a compute capability; None for one that is older or newer than this table."""
+    return next((each for each in ARCHITECTURES if each.least <= capability < each.below), None)

@@ -86,6 +86,14 @@ ServeOption = Annotated[str, typer.Option("--serve", metavar="bf16|fp8", help="P
 ForwardPenalty = Annotated[
     str, typer.Option("--forward-penalty", metavar="X", help="What the FP8 forward alone adds to the losses; 0: BF16 forward.")
 ]
+RecipeNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--recipe",
+        metavar="RECIPE",
+        help="Judge this recipe, not the plan's: a kind (block) or '{kind: delayed, margin: 2}'. Repeatable: one table.",
+    ),
+]
 Force = Annotated[
     bool, typer.Option("--force", help="Go on past a phase that did not pass. The report's headline will say so.")
 ]
@@ -130,15 +138,23 @@ def init(
 @app.command()
 def doctor(
     device: Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="Which device to look at.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON document.")] = False,
 ) -> None:
-    """Look at this machine: what can run here, in which precision, and what is missing."""
+    """Look at this machine: every recipe on every backend with yes or no, the reason, and what to do about it."""
     with _guarded():
         from fp8migrate.engine.doctor import examine
 
-        examination = examine(device)
-        for line in examination.lines:
-            typer.echo(line)
-        if examination.problem:
+        diagnosis = examine(device)
+        if as_json:
+            typer.echo(diagnosis.model_dump_json())
+        else:
+            from shutil import get_terminal_size
+
+            from fp8migrate.report.doctor import describe_machine
+
+            for line in describe_machine(diagnosis, min(get_terminal_size((100, 24)).columns, 120)):
+                typer.echo(line)
+        if not diagnosis.can_train:
             raise typer.Exit(ExitCode.USAGE)
 
 
@@ -179,9 +195,12 @@ def small_scale(file: PlanFile, reports: ReportsFolder = Path("reports"), force:
 
 
 @app.command()
-def run(file: PlanFile, reports: ReportsFolder = Path("reports"), force: Force = False) -> None:
+def run(file: PlanFile, reports: ReportsFolder = Path("reports"), force: Force = False, recipe: RecipeNames = None) -> None:
     """Run all phases, each when the one before it passed, and write the report. Finished work is reused."""
-    _run(file, reports, only=None, force=force)
+    if recipe:
+        _run_recipes(file, reports, recipe, force=force)
+    else:
+        _run(file, reports, only=None, force=force)
 
 
 @app.command()
@@ -375,6 +394,32 @@ def _run(file: Path, reports: Path, *, only: str | None, force: bool) -> None:
             _conclude_phase(study, only)
         else:
             _conclude(study)
+
+
+def _run_recipes(file: Path, reports: Path, named: list[str], *, force: bool) -> None:
+    """The plan under each recipe; the exit code is that of the worst verdict."""
+    with _guarded():
+        from fp8migrate.engine.preflight import preflight
+        from fp8migrate.engine.recipes import TABLE, parse_recipe, run_recipes, with_recipe
+        from fp8migrate.plan.load import load_plan
+
+        loaded = load_plan(file)
+        recipes = [parse_recipe(text, loaded.plan) for text in named]
+        for each in recipes:
+            preflight(with_recipe(loaded, each))
+        observer = _observer()
+        codes = []
+        try:
+            for study in run_recipes(loaded, recipes, reports, observer, force=force):
+                codes.append(_exit_code(study.report.verdict.name))
+                observer.message(study.report.headline)
+        finally:
+            observer.close()
+        table = reports / loaded.plan.name / TABLE
+        typer.echo(table.read_text(encoding="utf-8"))
+        typer.echo(f"Table: {table}")
+        worst = next((code for code in (ExitCode.FAIL, ExitCode.INCONCLUSIVE) if code in codes), ExitCode.PASS)
+        raise typer.Exit(worst)
 
 
 def _conclude(study: Study) -> None:

@@ -109,6 +109,12 @@ RANKED: tuple[Row, ...] = (
         "Keep the layers named in BF16, or choose a recipe with more precision.",
     ),
     Row(
+        "BF16_KERNELS",
+        "FAIL",
+        "Layers that were to run in FP8 ran in BF16.",
+        "Look at the layers named: shapes, the library's fallbacks; name what may stay in BF16 in candidate.keep_bf16.",
+    ),
+    Row(
         "LAYER_MISMATCH",
         "FAIL",
         "A GEMM by itself, on the same operands, is mostly error in FP8.",

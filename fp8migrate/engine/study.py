@@ -17,6 +17,7 @@ from fp8migrate.engine.stop_requests import StopRequests
 from fp8migrate.engine.workspace import Workspace
 from fp8migrate.errors import UsageError
 from fp8migrate.phases import PHASES
+from fp8migrate.phases.build import resolve_backend
 from fp8migrate.phases.schema import Done, Findings, Phase
 from fp8migrate.plan.load import LoadedPlan, load_plan
 from fp8migrate.records.schema import Environment
@@ -56,6 +57,7 @@ def run_study(
         workspace.write(PLAN_COPY, loaded.text)
         environment = _look_at_machine(loaded, trainer, observer)
         refuse_more_data_than_there_is(loaded, environment)
+        trainer.demand_backend(plan, resolve_backend(plan, environment))
         if plan.budget.gpu_hours is not None and environment.device == "cuda":
             observer.message("measuring a step, to hold the plan against its budget")
             forecast(plan, environment, trainer)

@@ -5,7 +5,14 @@ from typing import Any
 
 from fp8migrate.evidence.advice import Advice, gemm_forecasts
 from fp8migrate.evidence.runs import run_fact
-from fp8migrate.evidence.schema import GemmAgreement, IntegrationEvidence, LayerAgreement, LogitAgreement
+from fp8migrate.evidence.schema import (
+    GemmAgreement,
+    IntegrationEvidence,
+    LayerAgreement,
+    LayerKernels,
+    LogitAgreement,
+    StepKernel,
+)
 from fp8migrate.jobs import Job
 from fp8migrate.plan.schema import Plan
 from fp8migrate.records.schema import Conversion, Record
@@ -36,6 +43,9 @@ def integration_evidence(
         accumulation_error_bf16=None if accumulation is None else float(accumulation["bf16_error"]),
         require_fp8=plan.parity.require_fp8,
         emulated=any(job.task.precision.backend == "emulated" for job, _ in runs),
+        layer_kernels=tuple(LayerKernels(**{**row, "names": tuple(row["names"])}) for row in _table(left, "layer_kernels")),
+        step_kernels=tuple(StepKernel(**row) for row in _table(left, "step_kernels")),
+        micro_batches=plan.training.global_batch_size // plan.training.micro_batch_size,
     )
 
 

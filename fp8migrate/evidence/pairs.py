@@ -53,7 +53,7 @@ def compare(plan: Plan, design: DesignName, jobs: Sequence[Job], records: Mappin
         audit=merge([audit_pair(pair) for pair in candidates]),
         conversion=_least_converted([pair.other for pair in candidates]),
         environment=left[0].environment if left else None,
-        emulated=any(precision_of(job).backend == "emulated" for job in chosen),
+        emulated=any(precision_of(job).backend == "emulated" for job in chosen if job.role.arm == "candidate"),
         identical_pairs=sum(_identical(pair) for pair in candidates),
         data_passes=max((float(record.facts.get("data_passes", 1.0)) for record in left), default=1.0),
         step_digits=_digits(candidates),

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp8migrate.evidence.advice import Advice
+from fp8migrate.facts.kernels import KernelKind
 from fp8migrate.facts.operands import Gemm
 from fp8migrate.jobs import Arm, DesignName, Forward
 from fp8migrate.plan.audit import AuditRow
@@ -271,6 +272,28 @@ class GemmAgreement(LayerAgreement):
 
 
 @dataclass(frozen=True)
+class LayerKernels:
+    """GEMM kernels that ran in a converted layer's three GEMMs, by name; asked: how many should have been in low precision."""
+
+    layer: str
+    asked: int
+    low_precision_gemms: int
+    other_gemms: int
+    unknown_gemms: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StepKernel:
+    """A kernel of one training step. microseconds: on the GPU, over all its calls."""
+
+    name: str
+    kind: KernelKind
+    calls: int
+    microseconds: float
+
+
+@dataclass(frozen=True)
 class LogitAgreement:
     """Next-token distributions on held-out tokens. kl_nats: mean KL(BF16 || FP8). penalty: relative loss difference."""
 
@@ -291,6 +314,7 @@ class IntegrationEvidence:
 
     resume_mismatches, accumulation_error: save-load-step against not having stopped (names of tensors that differ in any
     bit), and N microbatches against one batch (relative error of the whole gradient; the same in BF16 beside it).
+    layer_kernels, step_kernels: what a GPU ran; micro_batches: of the profiled step.
     """
 
     runs: tuple[RunFact, ...]
@@ -304,6 +328,9 @@ class IntegrationEvidence:
     accumulation_error_bf16: float | None = None
     require_fp8: bool = True
     emulated: bool = False
+    layer_kernels: tuple[LayerKernels, ...] = ()
+    step_kernels: tuple[StepKernel, ...] = ()
+    micro_batches: int = 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,11 +59,10 @@ def sampled_steps(last: int, samples: int) -> tuple[int, ...]:
 
 
 def advised(plan: Plan) -> tuple[Recipe, ...]:
-    """The plan's own recipes first, then the usual ones."""
+    """The usual recipes, each as the plan has it, and the plan's others: plans of several recipes share a baseline run."""
     own = [recipe for recipe in plan.candidate.recipes if recipe.kind != "bf16"]
-    return tuple(
-        dict.fromkeys((*own, *(recipe for recipe in MIGRATION_RECIPES if not any(_alike(recipe, one) for one in own))))
-    )
+    usual = [next((one for one in own if _alike(recipe, one)), recipe) for recipe in MIGRATION_RECIPES]
+    return tuple(dict.fromkeys((*usual, *own)))
 
 
 def _alike(recipe: Recipe, own: Recipe) -> bool:

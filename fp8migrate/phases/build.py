@@ -5,9 +5,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fp8migrate.errors import PlanError
+from fp8migrate.facts.backends import BackendName, recipes_of, refusal
+from fp8migrate.facts.recipes import Recipe
 from fp8migrate.jobs import Arm, CheckpointRef, Cooldown, DataOrder, DesignName, Forward, Job, Precision, Role, Task, Train
 from fp8migrate.plan.schema import LlamaModel, Plan, Training
 from fp8migrate.records.schema import Environment
+from fp8migrate.sizing.flops import gemm_sites
+from fp8migrate.sizing.policy import resolve_policy
 
 # Passes without an update that fill the amax histories of a run which starts from a BF16 checkpoint (PARITY.md 2).
 WARM_AMAX_BATCHES = 4
@@ -102,15 +106,29 @@ class JobBuilder:
         if candidate.recipe.kind == "bf16" and arm == "sensitivity":  # an A/A test has nothing to stand in for
             return Precision(backend=backend, recipe=self.plan.design.sensitivity, keep_bf16=candidate.keep_bf16)
         bad = self.plan.design.sensitivity
-        is_bad = candidate.recipe == bad and not candidate.policy  # then one run serves as both
-        stand_in = bad if arm == "sensitivity" and not is_bad else None
+        is_bad = candidate.recipe == bad and not candidate.policy and backend == "emulated"  # then one run serves as both
+        if arm != "sensitivity" or is_bad:
+            return Precision(backend=backend, recipe=candidate.recipe, keep_bf16=candidate.keep_bf16, policy=candidate.policy)
+        # No library runs it: it is emulated whatever the candidate runs on.
+        if self._takes_all_that(bad):
+            return Precision(backend="emulated", recipe=bad, keep_bf16=candidate.keep_bf16)
         return Precision(
-            backend=backend,
+            backend="emulated",
             recipe=candidate.recipe,
             keep_bf16=candidate.keep_bf16,
             policy=candidate.policy,
-            stand_in=stand_in,
+            stand_in=bad,
         )
+
+    def _takes_all_that(self, recipe: Recipe) -> bool:
+        """Whether another recipe would go exactly where the candidate has FP8: then plans of other recipes share its runs."""
+        candidate, tokens = self.plan.candidate, self.training.micro_batch_size * self.training.sequence_length
+        sites = gemm_sites(self.model, self.training.sequence_length)
+        found, wanted = (
+            resolve_policy(sites, each, candidate.keep_bf16, rules, tokens)
+            for each, rules in ((recipe, ()), (candidate.recipe, candidate.policy))
+        )
+        return all(found.sites[site.name].recipes.keys() == wanted.sites[site.name].recipes.keys() for site in sites)
 
     def one_ulp(self, arm: Arm, pair: int) -> int | None:
         """The floor starts one ulp away; so does the candidate of an A/A test, which would else be the control."""
@@ -152,15 +170,48 @@ def label(phase: str, role: Role) -> str:
     return f"{phase}{design}{place}-p{role.pair}-{role.arm}"
 
 
-def resolve_backend(plan: Plan, environment: Environment) -> Literal["emulated"]:
-    """The backend of FP8 arms. `auto` never settles for emulation where the GPU has FP8: that must be asked for."""
-    if plan.candidate.backend != "auto" or environment.compute_capability is None:
+def resolve_backend(plan: Plan, environment: Environment) -> BackendName:
+    """The backend of FP8 arms. Raises PlanError where it cannot run the plan's recipes here.
+
+    `auto` is the library that the recipe is of where the GPU has FP8, and emulation elsewhere. It never settles for emulation
+    where the GPU has FP8: that must be asked for.
+    """
+    wanted = plan.candidate.backend
+    capability = _version(environment.compute_capability)
+    if wanted == "emulated" or (wanted == "auto" and (capability is None or capability < FP8_CAPABILITY)):
         return "emulated"
-    major, _, minor = environment.compute_capability.partition(".")
-    if (int(major), int(minor or 0)) >= FP8_CAPABILITY:
+    backend = _library_of(plan) if wanted == "auto" else wanted
+    for recipe in plan.candidate.recipes:
+        if what := refusal(backend, recipe.kind, capability, _version(environment.cuda)):
+            raise PlanError(f"candidate.backend {wanted}: {what}", where=plan.name)
+    installed = environment.torchao if backend == "torchao" else environment.transformer_engine
+    if installed is None:
+        name = {"torchao": "torchao", "transformer_engine": "Transformer Engine"}[backend]
         raise PlanError(
-            f"candidate.backend auto: {environment.device_name} runs FP8 itself, and this version has no backend for it yet",
+            f"candidate.backend {wanted}: {plan.candidate.recipe.kind} runs on {name}, which is not installed here",
             where=plan.name,
-            next_step="Say candidate.backend: emulated to judge the recipe in emulation; the report will say so.",
+            next_step="Install it (fp8migrate doctor says how), or say candidate.backend: emulated; the report will say so.",
         )
-    return "emulated"
+    return backend
+
+
+def _library_of(plan: Plan) -> Literal["transformer_engine", "torchao"]:
+    """The library that has the plan's recipe, Transformer Engine before torchao. Raises PlanError where none has."""
+    kind = plan.candidate.recipe.kind
+    if kind == "bf16" or kind in recipes_of("transformer_engine"):
+        return "transformer_engine"
+    if kind in recipes_of("torchao"):
+        return "torchao"
+    raise PlanError(
+        f"candidate.backend auto: no library runs {kind}",
+        where=plan.name,
+        next_step="Say candidate.backend: emulated to judge the recipe in emulation; the report will say so.",
+    )
+
+
+def _version(dotted: str | None) -> tuple[int, int] | None:
+    """ "12.9" as (12, 9)."""
+    if dotted is None:
+        return None
+    major, _, minor = dotted.partition(".")
+    return int(major), int(minor.partition(".")[0] or 0)

@@ -131,7 +131,7 @@ class Candidate(Settings):
     """The FP8 configuration under test."""
 
     backend: Literal["auto", "emulated", "transformer_engine", "torchao"] = Field(
-        "auto", description="auto: the library that the recipe is of where the GPU has FP8, else emulated"
+        "auto", description="auto: the recipe's library on a GPU with FP8, else emulated"
     )
     recipe: Recipe = Field(default_factory=DelayedRecipe, description="how tensors are scaled into FP8")
     keep_bf16: tuple[str, ...] = Field(

@@ -79,6 +79,7 @@ class Conversion(Settings):
     fp8_flops_share: float
     unmatched_filters: tuple[str, ...] = ()
     quantized_tensors: int | None = Field(None, description="tensors quantised while the run went on: the proof that FP8 ran")
+    not_in_fp8: tuple[str, ...] = Field((), description="converted layers of which some or every pass ran without FP8")
 
 
 class Outcome(Settings):

@@ -144,9 +144,12 @@ def _forward_check_work(task: ForwardCheck) -> Work:
 
 
 def _in_precision(precision: Precision, flops: float) -> Work:
-    """All of a run's FLOPs count as emulated, those of layers kept in BF16 too: the estimate is not to be too low."""
+    """All of a run's FLOPs count as emulated, those of layers kept in BF16 too: the estimate is not to be too low.
+
+    FP8 that a GPU runs itself counts as BF16: at small sizes it is no faster.
+    """
     recipes = precision.low_precision_recipes
-    if not recipes:
+    if not recipes or precision.backend != "emulated":
         return Work(bf16_flops=flops)
     return Work(emulated_flops=flops, emulation_flops=flops * max(recipe.emulated_step for recipe in recipes))
 

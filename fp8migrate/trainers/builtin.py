@@ -10,9 +10,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from fp8migrate.errors import ExitCode, InfrastructureError, UsageError
+from fp8migrate.facts.backends import BackendName
 from fp8migrate.jobs import Job
 from fp8migrate.plan.schema import Plan, PythonSourceData
 from fp8migrate.records.log_tail import last_words
+from fp8migrate.records.machine import Machine
 from fp8migrate.records.schema import Environment
 
 _PROBE_TIMEOUT_SECONDS = 600
@@ -31,6 +33,10 @@ class Builtin:
         Raises UsageError when torch is missing or the machine cannot run the plan, InfrastructureError when the probe is ended.
         """
         return probe(plan.launch.device, plan.data, plan.launch.threads_per_job)
+
+    def demand_backend(self, plan: Plan, backend: BackendName) -> None:
+        if backend != "emulated":
+            _ask(("load", "--backend", backend), plan.launch.threads_per_job)
 
     def seconds_per_step(self, job: Job) -> float:
         _need_torch()
@@ -53,6 +59,16 @@ def probe(device: str, data: PythonSourceData, threads: int) -> Environment:
         return Environment.model_validate_json(printed)
     except ValidationError as error:
         raise RuntimeError(f"the worker's probe printed no environment: {printed[-500:]!r}") from error
+
+
+def examine(device: str) -> Machine:
+    """Everything that a worker finds here, for `doctor`: up to minutes. Raises UsageError, InfrastructureError."""
+    _need_torch()
+    printed = _ask(("examine", "--device", device), threads=1)
+    try:
+        return Machine.model_validate_json(printed)
+    except ValidationError as error:
+        raise RuntimeError(f"the worker's examination printed no machine: {printed[-500:]!r}") from error
 
 
 def _failure(code: int, stderr: str) -> UsageError | InfrastructureError:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from fp8migrate.facts.backends import BackendName
 from fp8migrate.jobs import Job
 from fp8migrate.plan.schema import Plan
 from fp8migrate.records.schema import Environment
@@ -14,6 +15,10 @@ class Trainer(Protocol):
 
     def environment(self, plan: Plan) -> Environment:
         """Where the plan's jobs would run. Part of every run's key, so that a changed machine redoes its work."""
+        ...
+
+    def demand_backend(self, plan: Plan, backend: BackendName) -> None:
+        """Raise UsageError, with what to do, where the library that the candidate runs on does not load here."""
         ...
 
     def seconds_per_step(self, job: Job) -> float:

@@ -1,4 +1,4 @@
-"""`python -m fp8migrate.worker run DIRECTORY [--start CHECKPOINT]` with `probe` and `speed` beside it: what the engine starts.
+"""`python -m fp8migrate.worker run DIRECTORY [--start CHECKPOINT]` with `probe`, `examine` and `speed`: what the engine starts.
 
 Exit codes: 0 the outcome is recorded (a NaN is an outcome), 2 wrong use, 5 the disk failed, 75 stopped on request.
 """
@@ -12,11 +12,12 @@ from pathlib import Path
 import torch
 
 from fp8migrate.errors import InfrastructureError, UserError
-from fp8migrate.jobs import Job
+from fp8migrate.jobs import Job, Precision
 from fp8migrate.plan.schema import PythonSourceData
 from fp8migrate.records.parent import exit_with_parent
 from fp8migrate.records.schema import Environment, Outcome
 from fp8migrate.records.writer import RunWriter
+from fp8migrate.worker.backends import BACKENDS
 from fp8migrate.worker.data import load_corpus
 from fp8migrate.worker.probe import probe, source_sha256
 from fp8migrate.worker.runtime import StopSignal, choose_device, make_deterministic
@@ -37,12 +38,24 @@ def main(arguments: list[str]) -> int:
     look = commands.add_parser("probe")
     look.add_argument("--device", required=True)
     look.add_argument("--data", required=True)
+    machine = commands.add_parser("examine")
+    machine.add_argument("--device", required=True)
     speed = commands.add_parser("speed")
     speed.add_argument("--job", required=True)
+    load = commands.add_parser("load")
+    load.add_argument("--backend", required=True)
     options = parser.parse_args(arguments)
     try:
         if options.command == "probe":
             print(probe(options.device, PythonSourceData.model_validate_json(options.data)).model_dump_json())
+            return 0
+        if options.command == "load":
+            print(BACKENDS[options.backend](Precision()).name)
+            return 0
+        if options.command == "examine":
+            from fp8migrate.worker.examine import examine  # not part of a run
+
+            print(examine(options.device).model_dump_json())
             return 0
         if options.command == "speed":
             print(seconds_per_step(Job.model_validate_json(options.job)))

@@ -11,6 +11,7 @@ import numpy as np
 from fp8migrate.checks.schema import CheckResult, CheckStatus
 from fp8migrate.engine.pipeline import PipelineResult, run_pipeline
 from fp8migrate.engine.workspace import Workspace
+from fp8migrate.facts.backends import BackendName
 from fp8migrate.jobs import CheckpointRef, DataOrder, Job, Precision, Role, Train
 from fp8migrate.phases.schema import Done, Findings, Jobs
 from fp8migrate.plan.schema import Design, Launch, LlamaModel, Plan, PythonSourceData, ScratchDesign, Training
@@ -76,6 +77,9 @@ class FakeTrainer:
 
     def environment(self, plan: Plan) -> Environment:
         return self.where
+
+    def demand_backend(self, plan: Plan, backend: BackendName) -> None:
+        pass
 
     def seconds_per_step(self, job: Job) -> float:
         return self.behaviours.get(job.label, Behaviour()).step_seconds

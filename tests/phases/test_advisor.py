@@ -82,13 +82,15 @@ def test_the_estimated_cost_stays_within_its_share_or_at_the_least_sample(steps:
     assert found.max_tokens % 128 == 0
 
 
-def test_the_plans_own_recipes_come_first_and_none_twice() -> None:
+def test_the_plans_own_recipes_are_among_the_usual_ones_and_none_twice() -> None:
+    """In one order, whatever the plan's: plans that differ in the recipe share a baseline run."""
+
     def recipes(recipe: Any) -> tuple[Any, ...]:
         base = plan()
         return advised(base.model_copy(update={"candidate": base.candidate.model_copy(update={"recipe": recipe})}))
 
-    assert recipes(CurrentRecipe()) == (CurrentRecipe(), *(one for one in MIGRATION_RECIPES if one.kind != "current"))
-    assert recipes(KNOWN_BAD) == (KNOWN_BAD, *MIGRATION_RECIPES)
+    assert recipes(CurrentRecipe()) == recipes(DelayedRecipe()) == MIGRATION_RECIPES
+    assert recipes(KNOWN_BAD) == (*MIGRATION_RECIPES, KNOWN_BAD)
     # A history of 16 or of 1024: the advisor's own does not reach as far as either.
     assert recipes(DelayedRecipe(amax_history_len=16)) == (DelayedRecipe(amax_history_len=16), *MIGRATION_RECIPES[1:])
     assert len(recipes(DelayedRecipe(margin=3))) == len(MIGRATION_RECIPES) + 1

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from fp8migrate.errors import PlanError
-from fp8migrate.facts.recipes import KNOWN_BAD, DelayedRecipe
+from fp8migrate.facts.recipes import (
+    KNOWN_BAD,
+    BlockRecipe,
+    CurrentRecipe,
+    DelayedRecipe,
+    FixedRecipe,
+    Mxfp8Recipe,
+    Recipe,
+    RowwiseHighPrecisionRecipe,
+    RowwiseRecipe,
+)
 from fp8migrate.jobs import Job, Train
 from fp8migrate.phases import PHASES
 from fp8migrate.phases.baseline import Baseline
@@ -272,9 +282,45 @@ def test_a_gpu_with_fp8_is_never_emulated_unasked() -> None:
     ampere = Findings(ENVIRONMENT.model_copy(update={"device": "cuda", "compute_capability": "8.6"}))
     asked = screens_and_branches()
     automatic = asked.model_copy(update={"candidate": asked.candidate.model_copy(update={"backend": "auto"})})
-    with pytest.raises(PlanError, match="an L40S runs FP8 itself"):
+    with pytest.raises(PlanError, match="delayed runs on Transformer Engine, which is not installed here"):
         SmallScale().planned(automatic, ada)
+    installed = Findings(ada.environment.model_copy(update={"transformer_engine": "2.20.2"}))
+    backends = {job.role.arm: job.task.precision.backend for job in SmallScale().planned(automatic, installed)}
+    real = "transformer_engine"
+    assert backends == {"baseline": "bf16", "floor": "bf16", "control": real, "candidate": real, "sensitivity": "emulated"}
     assert SmallScale().planned(automatic, ampere) == SmallScale().planned(asked, ada) == small(asked)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "capability", "said"),
+    [
+        ({"recipe": Mxfp8Recipe()}, "9.0", "mxfp8 on transformer_engine needs compute capability 10.0"),
+        ({"recipe": BlockRecipe()}, "8.9", "block on transformer_engine needs compute capability 9.0"),
+        ({"recipe": FixedRecipe()}, "9.0", "no library runs fixed"),
+        ({"recipe": RowwiseRecipe()}, "9.0", "rowwise runs on torchao, which is not installed here"),
+        ({"backend": "torchao", "recipe": CurrentRecipe()}, "9.0", "torchao has no recipe current"),
+        ({"backend": "transformer_engine", "recipe": CurrentRecipe()}, None, "there is none here"),
+    ],
+)
+def test_what_cannot_run_here_is_refused_with_the_reason(candidate: dict[str, Any], capability: str | None, said: str) -> None:
+    given = screens_and_branches()
+    asked = given.candidate.model_copy(update={"backend": "auto", **candidate})
+    device = "cpu" if capability is None else "cuda"
+    here = ENVIRONMENT.model_copy(update={"device": device, "compute_capability": capability, "cuda": "13.0"})
+    with pytest.raises(PlanError, match=said):
+        SmallScale().planned(given.model_copy(update={"candidate": asked}), Findings(here))
+
+
+def test_plans_of_several_recipes_share_the_runs_of_the_bad_one() -> None:
+    given = screens_and_branches()
+
+    def bad(recipe: Recipe) -> set[str]:
+        other = given.model_copy(update={"candidate": given.candidate.model_copy(update={"recipe": recipe})})
+        return {job.digest for job in small(other) if job.role.arm == "sensitivity"}
+
+    assert bad(CurrentRecipe()) == bad(RowwiseRecipe()) == bad(DelayedRecipe(amax_history_len=16))
+    # Weight gradients stay in BF16 there: the bad recipe must stay out of them too.
+    assert bad(RowwiseHighPrecisionRecipe()).isdisjoint(bad(CurrentRecipe()))
 
 
 # What `next` asks, as runs come in

@@ -14,7 +14,7 @@ from fp8migrate.plan.load import LoadedPlan, load_plan
 from fp8migrate.plan.template import starting_plan
 from tests.plan.conftest import GOOD
 
-KINDS = "delayed, current, block, rowwise, rowwise_with_gw_hp, mxfp8, nvfp4, fixed, bf16"
+KINDS = "delayed, current, block, tensorwise, rowwise, rowwise_with_gw_hp, mxfp8, nvfp4, fixed, bf16"
 
 Refusal = Callable[[str | bytes], str]
 

@@ -11,6 +11,7 @@ import yaml
 
 from fp8migrate.engine.observer import SilentObserver
 from fp8migrate.engine.study import Study, run_study
+from fp8migrate.facts.backends import BackendName
 from fp8migrate.jobs import Job
 from fp8migrate.plan.load import load_plan
 from fp8migrate.plan.schema import Plan
@@ -43,6 +44,9 @@ class SimulatedTrainer:
 
     def environment(self, plan: Plan) -> Environment:
         return environment()
+
+    def demand_backend(self, plan: Plan, backend: BackendName) -> None:
+        pass
 
     def seconds_per_step(self, job: Job) -> float:
         return 0.01

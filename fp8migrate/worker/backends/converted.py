@@ -30,6 +30,11 @@ class ConvertedLinear(Linear, ABC):
     @abstractmethod
     def tensors_quantized(self) -> int: ...
 
+    @property
+    def ran_without(self) -> bool:
+        """Whether low precision was asked of a pass that then ran without it, as far as this process can tell."""
+        return False
+
     @abstractmethod
     def leaving_no_trace(self) -> AbstractContextManager[None]:
         """What is seen meanwhile does not enter the layer's scaling state."""
@@ -54,6 +59,14 @@ def converted_layers(model: nn.Module) -> list[ConvertedLinear]:
 def tensors_quantized(model: nn.Module) -> int:
     """Tensors quantised so far."""
     return sum(layer.tensors_quantized for layer in converted_layers(model))
+
+
+def layers_without_fp8(model: nn.Module) -> tuple[str, ...]:
+    """Names of layers that were to be in low precision, and of which a pass, or every pass, was not."""
+    found = ((name, layer) for name, layer in model.named_modules() if isinstance(layer, ConvertedLinear))
+    return tuple(
+        name for name, layer in found if layer.low_precision_gemms and (layer.ran_without or not layer.tensors_quantized)
+    )
 
 
 @contextmanager

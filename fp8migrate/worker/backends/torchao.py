@@ -29,6 +29,10 @@ _CASTS: dict[Gemm, tuple[str, str]] = {
 }
 
 
+# Shapes of linear layers, with and without gradients, that one process may compile.
+_MOST_GRAPHS = 256
+
+
 def import_quietly(name: str) -> ModuleType:
     """A module of torchao, which logs and warns while it loads. Raises UsageError where it is missing or does not fit torch."""
     import importlib
@@ -52,6 +56,17 @@ def import_quietly(name: str) -> ModuleType:
         logging.disable(before)
 
 
+def compiled(module: nn.Module) -> Any:
+    """As torchao is meant to be used: without it each cast is half a dozen kernels. One graph for each shape and mode."""
+    import torch._dynamo.config as dynamo
+    import torch._inductor.config as inductor
+
+    dynamo.recompile_limit = max(dynamo.recompile_limit, _MOST_GRAPHS)
+    # Jobs run side by side: a pool of compilers in each would crowd the machine.
+    inductor.compile_threads = 1
+    return torch.compile(module, dynamic=False)
+
+
 class TorchaoLinear(ConvertedLinear):
     """A Float8Linear over the source's own weight. Switched off, or without recipes, it multiplies in BF16 as we do."""
 
@@ -59,9 +74,10 @@ class TorchaoLinear(ConvertedLinear):
         self.adopt(source)
         self._gemms, self._calls = gemms, 0
         # Beside the module tree: parameters keep the names that they have without torchao.
-        self.__dict__["_inner"] = None
+        self.__dict__.update(_inner=None, _run=None)
         if gemms:
-            self.__dict__["_inner"] = import_quietly("torchao.float8.float8_linear").Float8Linear.from_float(self, config)
+            inner = import_quietly("torchao.float8.float8_linear").Float8Linear.from_float(self, config)
+            self.__dict__.update(_inner=inner, _run=inner if config.emulate else compiled(inner))
 
     @property
     def low_precision_gemms(self) -> frozenset[Gemm]:
@@ -83,7 +99,7 @@ class TorchaoLinear(ConvertedLinear):
             inner.weight = self.weight
         if not torch.compiler.is_compiling():
             self._calls += 1
-        y: Tensor = inner(x.to(torch.bfloat16))
+        y: Tensor = self.__dict__["_run"](x.to(torch.bfloat16))
         return y.to(self.output_dtype(x))
 
 

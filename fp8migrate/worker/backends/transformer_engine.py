@@ -59,7 +59,7 @@ class TransformerEngineLinear(ConvertedLinear):
 
     def __init__(self, source: Linear | nn.Linear, te: ModuleType, te_recipe: Any, gemms: frozenset[Gemm]) -> None:
         self.adopt(source)
-        self._gemms, self._calls = gemms, 0
+        self._gemms, self._calls, self._missed = gemms, 0, 0
         inner = te.Linear(
             self.in_features,
             self.out_features,
@@ -89,6 +89,10 @@ class TransformerEngineLinear(ConvertedLinear):
         """Input and weight of each forward pass that Transformer Engine itself says was in low precision."""
         return 2 * self._calls
 
+    @property
+    def ran_without(self) -> bool:
+        return self._missed > 0
+
     def _share_parameters(self) -> None:
         inner = self.__dict__["_inner"]
         if inner._parameters["weight"] is not self.weight:
@@ -105,6 +109,8 @@ class TransformerEngineLinear(ConvertedLinear):
             y: Tensor = inner(x, is_first_microbatch=self.first_microbatch if learning else None)
         if inner.fp8:
             self._calls += 1
+        elif self.enabled and recipe is not None:
+            self._missed += 1
         return y.to(self.output_dtype(x))
 
     @contextmanager
@@ -152,13 +158,13 @@ class TransformerEngine:
         self._default = None if off or recipe is None else self._te_recipe(recipe, forward_only=False)
 
     def layer(self, source: Linear | nn.Linear, recipes: Mapping[Gemm, Recipe], name: str) -> TransformerEngineLinear:
-        return TransformerEngineLinear(source, self._te, self._recipe_of(recipes, name), frozenset(recipes))
+        return TransformerEngineLinear(source, self._te, self.recipe_of(recipes, name), frozenset(recipes))
 
     def around_pass(self) -> AbstractContextManager[object]:
         found: AbstractContextManager[object] = self._te.autocast(enabled=self._default is not None, recipe=self._default)
         return found
 
-    def _recipe_of(self, recipes: Mapping[Gemm, Recipe], name: str) -> Any:
+    def recipe_of(self, recipes: Mapping[Gemm, Recipe], name: str) -> Any:
         if not recipes:
             return None
         kinds = list(dict.fromkeys(recipes.values()))

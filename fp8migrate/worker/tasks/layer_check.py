@@ -41,14 +41,14 @@ def compare_layers(model: Llama, seen: Seen) -> Iterator[dict[str, object]]:
         for name, layer in model.named_modules():
             if isinstance(layer, ConvertedLinear) and layer.low_precision_gemms:
                 x, dy = seen[name]["input"], seen[name]["gradient"]
-                reference, measured = (_products(layer, x, dy, fp8) for fp8 in (False, True))
+                reference, measured = (products(layer, x, dy, fp8=fp8) for fp8 in (False, True))
                 for gemm, exact, low in zip(GEMMS, reference, measured, strict=True):
                     if gemm in layer.low_precision_gemms:
                         yield agreement(f"{name}: {gemm}", exact, low) | {"layer": name, "gemm": gemm}
 
 
-def _products(layer: ConvertedLinear, x: Tensor, dy: Tensor, fp8: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """y, dx and dw."""
+def products(layer: ConvertedLinear, x: Tensor, dy: Tensor, *, fp8: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """y, dx and dw of a layer by itself, x [..., in], dy [..., out]."""
     layer.enabled = fp8
     try:
         x = x.detach().requires_grad_()

@@ -17,6 +17,7 @@ from fp8migrate.worker.optimizer import learning_rate
 from fp8migrate.worker.tasks.agreement import agreement
 from fp8migrate.worker.tasks.context import TaskContext
 from fp8migrate.worker.tasks.forward_check import WARM_PASSES
+from fp8migrate.worker.tasks.kernel_check import can_see_kernels, layer_kernels, step_kernels
 from fp8migrate.worker.tasks.layer_check import compare_layers, seen_by_layers
 from fp8migrate.worker.tasks.train import TrainingState, build, describe, forward_backward, update, warm_scales
 
@@ -24,7 +25,10 @@ Gradients = dict[str, Tensor]
 
 
 def run(context: TaskContext) -> None:
-    """Tables `gradients` (one row per parameter), `layers` (one per layer and GEMM) and `equalities` (resume, accumulation)."""
+    """Tables `gradients` (one row per parameter), `layers` (one per layer and GEMM) and `equalities` (resume, accumulation).
+
+    On a GPU also `layer_kernels` (one row per converted layer) and `step_kernels` (one per kernel of a training step).
+    """
     task = context.job.task
     assert isinstance(task, OneStep)
     training = task.training
@@ -44,7 +48,10 @@ def run(context: TaskContext) -> None:
     describe(fp8, context.writer)
     context.writer.table("gradients", [agreement(name, reference[name], measured[name]) for name in reference])
     tokens = torch.from_numpy(batch[:size].astype(np.int64)).to(context.device)
-    context.writer.table("layers", list(compare_layers(fp8.model, seen_by_layers(bf16.model, tokens))))
+    seen = seen_by_layers(bf16.model, tokens)
+    context.writer.table("layers", list(compare_layers(fp8.model, seen)))
+    if can_see_kernels(context.device):
+        context.writer.table("layer_kernels", layer_kernels(fp8.model, seen))
     batches = [stream.batch(WARM_PASSES + 1 + i) for i in range(2)]
     rows: list[dict[str, object]] = [
         {"name": "resume", "mismatches": resume_mismatches(lambda: fresh(task.precision), task, batches)},
@@ -55,6 +62,9 @@ def run(context: TaskContext) -> None:
         },
     ]
     context.writer.table("equalities", rows)
+    if can_see_kernels(context.device):
+        update(fp8, training, batch, 0.0)  # what is compiled or tuned in the first step is no part of a step
+        context.writer.table("step_kernels", step_kernels(lambda: update(fp8, training, batch, 0.0)))
 
 
 def gradients(state: TrainingState, batch: NDArray[np.uint8], micro_batch_size: int) -> Gradients:

@@ -19,7 +19,7 @@ from fp8migrate.records.schema import Conversion
 from fp8migrate.records.writer import RunWriter, checkpoint_path, last_checkpoint
 from fp8migrate.worker import checkpoint
 from fp8migrate.worker.backends import convert
-from fp8migrate.worker.backends.converted import begin_microbatch, forward_mode, tensors_quantized
+from fp8migrate.worker.backends.converted import begin_microbatch, forward_mode, layers_without_fp8, tensors_quantized
 from fp8migrate.worker.data.sampling import TrainingStream, ValidationSet, training_stream, validation_set
 from fp8migrate.worker.models.llama import Llama, token_losses
 from fp8migrate.worker.optimizer import build_optimizer, learning_rate, set_learning_rate
@@ -105,8 +105,10 @@ def build(model_settings: LlamaModel, training: Training, precision: Precision, 
 
 
 def describe(state: TrainingState, writer: RunWriter) -> None:
-    """Record what was converted, with the tensors quantised up to now."""
-    counted = state.conversion.model_copy(update={"quantized_tensors": state.quantized_tensors})
+    """Record what was converted, with the tensors quantised up to now, and the layers in which FP8 did not run."""
+    ran = state.step > 0 and tensors_quantized(state.model) > 0
+    missing = layers_without_fp8(state.model) if ran else ()
+    counted = state.conversion.model_copy(update={"quantized_tensors": state.quantized_tensors, "not_in_fp8": missing})
     writer.update(conversion=counted, facts={"parameters": sum(p.numel() for p in state.model.parameters())})
 
 

@@ -1,0 +1,69 @@
+"""Transformer Engine's fused modules in the place of the whole model: which module gets which recipe."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fp8migrate.errors import UsageError
+from fp8migrate.facts.operands import Gemm
+from fp8migrate.facts.recipes import Recipe
+from fp8migrate.plan.schema import LlamaModel
+from fp8migrate.sizing.policy import Policy
+from fp8migrate.worker.backends.transformer_engine import TransformerEngine, import_transformer_engine
+from fp8migrate.worker.models.fused import MODULES, FusedLlama, Parts
+from fp8migrate.worker.models.packed import PackedLlama
+
+Recipes = Mapping[Gemm, Recipe]
+
+
+def module_recipes(policy: Policy, settings: LlamaModel) -> dict[str, Recipes]:
+    """Recipes of every fused module, by `layers.0.mlp` and `lm_head`; empty: in BF16, for one of its sites is kept.
+
+    Raises UsageError where sites of one module are to have different recipes.
+    """
+    found = {
+        f"layers.{layer}.{module}": _joint(policy, [f"layers.{layer}.{site}" for site in sites])
+        for layer in range(settings.num_layers)
+        for module, sites in MODULES.items()
+    }
+    return found | {"lm_head": policy.sites["lm_head"].recipes}
+
+
+def _joint(policy: Policy, sites: list[str]) -> Recipes:
+    recipes = [policy.sites[site].recipes for site in sites]
+    if not all(recipes):
+        return {}
+    if any(each != recipes[0] for each in recipes):
+        raise UsageError(
+            f"{', '.join(sites)} are one fused module and cannot have different recipes",
+            where="candidate.policy",
+            next_step="Give them the same recipe, or say candidate.modules: linear.",
+        )
+    return recipes[0]
+
+
+def fuse(
+    packed: PackedLlama,
+    backend: TransformerEngine,
+    recipes: Mapping[str, Recipes],
+    *,
+    fuse_head: bool,
+    parts: Parts | None = None,
+    fast_accumulation: bool = False,
+) -> FusedLlama:
+    """The packed model's parameters run by Transformer Engine. fast_accumulation: in the backward GEMMs too, a recipe of its own."""
+    te = import_transformer_engine()
+    settled = {name: backend.recipe_of(each, name) for name, each in recipes.items()}
+    if fast_accumulation:
+        for recipe in settled.values():
+            _accumulate_fast(recipe)
+    model = FusedLlama(packed, te, settled.__getitem__, fuse_head=fuse_head, parts=parts)
+    model.around_pass = backend.around_pass
+    return model
+
+
+def _accumulate_fast(recipe: Any) -> None:
+    """Backward GEMMs without promotion of partial sums to FP32. Transformer Engine's modules look for these two by name (2.20)."""
+    from transformer_engine.common.recipe import MMParams
+
+    if recipe is not None:
+        recipe.fp8_gemm_dgrad = recipe.fp8_gemm_wgrad = MMParams(use_split_accumulator=False)

@@ -1,0 +1,61 @@
+"""Which kernels really ran: of each converted layer by itself, and of one whole training step. On a GPU alone."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import torch
+
+from fp8migrate.facts.kernels import kernel_kind
+from fp8migrate.worker.backends.converted import converted_layers, leaving_no_trace
+from fp8migrate.worker.kernels import Kernel, KernelWatch
+from fp8migrate.worker.models.llama import Llama
+from fp8migrate.worker.tasks.layer_check import Seen, products
+
+_STEP = "step"
+Row = dict[str, object]
+
+
+def layer_kernels(model: Llama, seen: Seen) -> list[Row]:
+    """One row per converted layer: GEMMs that should be in low precision, and GEMM kernels that ran in its three GEMMs.
+
+    seen: inputs and output gradients of every layer, as `seen_by_layers` gives them.
+    """
+    layers = {name: layer for name, layer in model.named_modules() if layer in set(converted_layers(model))}
+    with leaving_no_trace(model):
+        for name, layer in layers.items():  # what is compiled or tuned at the first call is no part of it
+            products(layer, seen[name]["input"], seen[name]["gradient"], fp8=True)
+        with KernelWatch() as watch:
+            for name, layer in layers.items():
+                with watch.range(name):
+                    products(layer, seen[name]["input"], seen[name]["gradient"], fp8=True)
+    found = watch.kernels()
+    return [
+        {"layer": name, "asked": len(layer.low_precision_gemms), **_gemm_counts(found[name])} for name, layer in layers.items()
+    ]
+
+
+def _gemm_counts(kernels: tuple[Kernel, ...]) -> Row:
+    calls: Counter[str] = Counter()
+    for kernel in kernels:
+        calls[kernel_kind(kernel.name)] += kernel.calls
+    names = [kernel.name for kernel in kernels if "gemm" in kernel_kind(kernel.name)]
+    return {
+        "low_precision_gemms": calls["fp8_gemm"] + calls["fp4_gemm"],
+        "other_gemms": calls["gemm"],
+        "unknown_gemms": calls["unknown_gemm"],
+        "names": names,
+    }
+
+
+def step_kernels(step: Callable[[], object]) -> list[Row]:
+    """Kernels of one training step, longest first: name, kind, calls, microseconds on the GPU."""
+    with KernelWatch() as watch, watch.range(_STEP):
+        step()
+    return [
+        {"name": kernel.name, "kind": kernel_kind(kernel.name), "calls": kernel.calls, "microseconds": kernel.microseconds}
+        for kernel in watch.kernels()[_STEP]
+    ]
+
+
+def can_see_kernels(device: torch.device) -> bool:
+    return device.type == "cuda"

@@ -14,12 +14,14 @@ Arm = Literal["baseline", "control", "candidate", "floor", "sensitivity"]
 # groups: finished runs that somebody else started, judged from their logs; items: from their item evaluations alone.
 DesignName = Literal["baseline", "integration", "screen", "long_screen", "branch", "scratch", "groups", "items"]
 Forward = Literal["bf16", "fp8"]
+Modules = Literal["linear", "fused"]
 
 
 class Precision(Settings):
     """What executes the linear layers and in which precision. backend bf16 is the plain BF16 module."""
 
     backend: Literal["bf16", "emulated", "transformer_engine", "torchao"] = "bf16"
+    modules: Modules = Field("linear", description="fused: the library's fused modules, which hold the norms too")
     recipe: Recipe | None = Field(None, description="none on an FP8 backend: its modules with FP8 switched off (control)")
     keep_bf16: tuple[str, ...] = ()
     policy: tuple[PolicyRule, ...] = ()
@@ -108,6 +110,30 @@ class OneStep(Settings):
     training: Training
     precision: Precision
     data_order: DataOrder
+
+
+class MeasuredArm(Settings):
+    """One way to run the training step whose speed is measured. Precision bf16: torch alone, every layer compiled."""
+
+    name: str
+    precision: Precision
+    attention: Literal["transformer_engine", "torch"] = Field("transformer_engine", description="of fused modules")
+    rotation: Literal["compiled", "transformer_engine"] = Field("compiled", description="of fused modules: rotary positions")
+    fast_accumulation: bool = Field(False, description="of fused modules: FP8 sums without promotion in the backward GEMMs too")
+
+
+class Measure(Settings):
+    """Measure the whole training step of several arms in one process, over one set of weights, in turns."""
+
+    model: LlamaModel
+    training: Training
+    arms: tuple[MeasuredArm, ...] = Field(min_length=1)
+    rounds: int = Field(3, ge=1, description="times that every arm has its turn")
+    steps: int = Field(5, ge=1, description="steps of one turn")
+    warm_up: int = Field(3, ge=1, description="steps of each arm before the first round, timed apart")
+    levers: bool = Field(True, description="also time optimizers, attention and GEMMs by themselves")
+    seconds: float = Field(540, gt=0, description="no round is begun after so long")
+    device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
 Task = Annotated[Train | ForwardCheck | OneStep, Field(discriminator="kind")]

@@ -48,12 +48,16 @@ class AdamW(torch.optim.AdamW):
 
 
 def build_optimizer(model: nn.Module, training: Training) -> AdamW:
+    """AdamW over `parameter_groups`."""
+    betas = (training.beta1, training.beta2)
+    return AdamW(parameter_groups(model, training), lr=training.learning_rate, betas=betas, eps=training.epsilon, fused=True)
+
+
+def parameter_groups(model: nn.Module, training: Training) -> list[dict[str, Any]]:
     """Matrices decay; norms and the embedding do not (as in GPT-2 and Llama trainers)."""
     decayed = [p for name, p in model.named_parameters() if p.ndim >= 2 and not name.startswith("embedding.")]
     kept = [p for name, p in model.named_parameters() if p.ndim < 2 or name.startswith("embedding.")]
-    groups = [{"params": decayed, "weight_decay": training.weight_decay}, {"params": kept, "weight_decay": 0.0}]
-    betas = (training.beta1, training.beta2)
-    return AdamW(groups, lr=training.learning_rate, betas=betas, eps=training.epsilon, fused=True)
+    return [{"params": decayed, "weight_decay": training.weight_decay}, {"params": kept, "weight_decay": 0.0}]
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

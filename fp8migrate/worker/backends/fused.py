@@ -50,7 +50,10 @@ def fuse(
     parts: Parts | None = None,
     fast_accumulation: bool = False,
 ) -> FusedLlama:
-    """The packed model's parameters run by Transformer Engine. fast_accumulation: in the backward GEMMs too, a recipe of its own."""
+    """The packed model's parameters run by Transformer Engine.
+
+    fast_accumulation: in the backward GEMMs too, which is another recipe and has to be judged as one.
+    """
     te = import_transformer_engine()
     settled = {name: backend.recipe_of(each, name) for name, each in recipes.items()}
     if fast_accumulation:
@@ -62,7 +65,7 @@ def fuse(
 
 
 def _accumulate_fast(recipe: Any) -> None:
-    """Backward GEMMs without promotion of partial sums to FP32. Transformer Engine's modules look for these two by name (2.20)."""
+    """Backward GEMMs without promotion of partial sums to FP32. Modules look for these two by name (Transformer Engine 2.20)."""
     from transformer_engine.common.recipe import MMParams
 
     if recipe is not None:

@@ -1,0 +1,257 @@
+"""The built-in Llama from Transformer Engine's fused modules, over the packed model's own parameters.
+
+Per layer: LayerNormLinear (RMSNorm, then query, key and value as one matrix), rotation, attention, Linear, LayerNormMLP
+(RMSNorm, gate and up as one matrix, SwiGLU, down). A fused module is in FP8 as a whole or not at all: a site that the policy
+keeps in BF16 keeps the module that holds it. Shapes as in `packed`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fp8migrate.worker.models.packed import PackedLayer, PackedLlama, attend, project, split_and_rotate
+
+# Modules of a layer, and the sites (as `Llama` names them) that each holds.
+MODULES: dict[str, tuple[str, ...]] = {
+    "qkv": ("attention.query", "attention.key", "attention.value"),
+    "output": ("attention.output",),
+    "mlp": ("mlp.gate", "mlp.up", "mlp.down"),
+}
+_PASSES = ("scaling_fwd", "scaling_bwd")
+_STATE = ("scale", "amax_history")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Who does what is no GEMM: Transformer Engine (attention by cuDNN), or torch."""
+
+    attention: Literal["transformer_engine", "torch"] = "transformer_engine"
+    rotation: Literal["transformer_engine", "compiled"] = "transformer_engine"
+
+
+# Transformer Engine's recipe of a module, by `layers.0.mlp` or `lm_head`; None: its module with FP8 off.
+RecipeOf = Callable[[str], Any]
+
+
+class FusedModule(nn.Module):
+    """A module of Transformer Engine over parameters of ours, under a recipe; None: FP8 off.
+
+    Delayed scaling's scales and amax histories are buffers of this module, the same tensors that Transformer Engine uses.
+    enabled, first_microbatch: as of a ConvertedLinear. gemms: linear layers inside.
+    """
+
+    def __init__(
+        self, te: ModuleType, inner: nn.Module, parameters: Mapping[str, nn.Parameter], te_recipe: Any, gemms: int
+    ) -> None:
+        super().__init__()
+        self.enabled, self.first_microbatch = True, None
+        self._gemms, self._calls, self._missed = gemms, 0, 0
+        # Beside the module tree: parameters are those of the model, and keep their names.
+        self.__dict__.update(_inner=inner, _te=te, te_recipe=te_recipe)
+        for name, parameter in parameters.items():
+            assert inner._parameters[name] is not None
+            inner._parameters[name] = parameter
+        # Transformer Engine takes parameters of another dtype than the activations' under autocast alone.
+        self._master_weights = next(iter(parameters.values())).dtype != torch.bfloat16
+        if te_recipe is not None:
+            with te.autocast(enabled=True, recipe=te_recipe), torch.no_grad():
+                inner.init_fp8_metadata(num_gemms=gemms)  # type: ignore[operator]
+            for tensors in _PASSES:
+                for name in _STATE:
+                    state = getattr(inner.fp8_meta[tensors], name, None)  # type: ignore[index]
+                    if state is not None:
+                        self.register_buffer(f"{tensors}_{name}", state)
+
+    @property
+    def tensors_quantized(self) -> int:
+        """Input and weight of each linear layer in each forward pass that Transformer Engine itself says was in FP8."""
+        return 2 * self._gemms * self._calls
+
+    @property
+    def ran_without(self) -> bool:
+        """Whether a pass that should have been in FP8 was not."""
+        return self._missed > 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner, recipe = self.__dict__["_inner"], self.__dict__["te_recipe"]
+        first = self.first_microbatch if torch.is_grad_enabled() else None
+        wanted = self.enabled and recipe is not None
+        mixed = torch.autocast("cuda", torch.bfloat16) if self._master_weights else nullcontext()
+        with mixed, recipe_for_module(self.__dict__["_te"], recipe, wanted):
+            y: Tensor = inner(x, is_first_microbatch=first)
+        if inner.fp8:
+            self._calls += 1
+        elif wanted:
+            self._missed += 1
+        return y
+
+    @contextmanager
+    def leaving_no_trace(self) -> Iterator[None]:
+        """What is seen meanwhile does not enter the scaling state."""
+        state = list(self.buffers(recurse=False))
+        before = [tensor.clone() for tensor in state]
+        try:
+            yield
+        finally:
+            if state:
+                with torch.no_grad():
+                    torch._foreach_copy_(state, before)
+
+
+@contextmanager
+def recipe_for_module(te: ModuleType, recipe: Any, enabled: bool) -> Iterator[None]:
+    """A module's own recipe, where the pass around it does not already run in it."""
+    manager = te.quantization.FP8GlobalStateManager
+    inside = manager.is_fp8_enabled()
+    if inside == enabled and (not enabled or manager.get_fp8_recipe() is recipe):
+        yield
+        return
+    with te.autocast(enabled=enabled, recipe=recipe):
+        yield
+    if inside and enabled:
+        # Leaving restored "no FP8 layer has run yet": the next one would move the gradients' scales on once more.
+        manager.is_first_fp8_module()
+
+
+class FusedLayer(PackedLayer):
+    """A decoder layer that shares the packed layer's parameters and runs in Transformer Engine's modules."""
+
+    def __init__(self, source: PackedLayer, te: ModuleType, recipe_of: Callable[[str], Any], parts: Parts) -> None:
+        nn.Module.__init__(self)
+        settings = source.settings
+        self.settings, self.epsilon, self.heads = settings, source.epsilon, source.heads
+        self.repeat_kv, self.parts = source.repeat_kv, parts
+        self.attention_norm, self.mlp_norm = source.attention_norm, source.mlp_norm
+        self.qkv, self.output, self.gate_up, self.down = source.qkv, source.output, source.gate_up, source.down
+        weight = source.qkv.weight
+        common = {"bias": False, "params_dtype": weight.dtype, "device": weight.device, "init_method": nn.init.zeros_}
+        norm = {"eps": self.epsilon, "normalization": "RMSNorm"}
+        d, f = settings.hidden_size, settings.ffn_hidden_size
+        self.fused_qkv = FusedModule(
+            te,
+            te.LayerNormLinear(d, self.qkv.out_features, **norm, **common),
+            {"layer_norm_weight": self.attention_norm, "weight": self.qkv.weight},
+            recipe_of("qkv"),
+            1,
+        )
+        self.fused_output = FusedModule(
+            te,
+            te.Linear(self.output.in_features, d, **common),
+            {"weight": self.output.weight},
+            recipe_of("output"),
+            1,
+        )
+        self.fused_mlp = FusedModule(
+            te,
+            te.LayerNormMLP(d, f, **norm, activation="swiglu", output_layer_init_method=nn.init.zeros_, **common),
+            {"layer_norm_weight": self.mlp_norm, "fc1_weight": self.gate_up.weight, "fc2_weight": self.down.weight},
+            recipe_of("mlp"),
+            2,
+        )
+        h, g, e = self.heads
+        if parts.attention == "transformer_engine":
+            self.__dict__["_attention"] = te.DotProductAttention(
+                num_attention_heads=h, kv_channels=e, num_gqa_groups=g, qkv_format="bshd", attn_mask_type="causal"
+            )
+
+    def forward(self, x_btd: Tensor, cos_te: Tensor, sin_te: Tensor) -> Tensor:
+        """x may be FP32 beside master weights; modules take and give BF16."""
+        q, k, v = self.turn(self.fused_qkv(x_btd), cos_te, sin_te)
+        x_btd = x_btd + self.fused_output(self.mix(q, k, v))
+        return x_btd + self.fused_mlp(x_btd)  # type: ignore[no-any-return]
+
+    def turn(self, qkv_btc: Tensor, cos_te: Tensor, sin_te: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v, [b, t, h or g, e]; q and k rotated."""
+        if self.parts.rotation == "compiled":
+            turned: tuple[Tensor, Tensor, Tensor] = _compiled_rotation()(qkv_btc, cos_te, sin_te, self.heads)
+            return turned
+        from transformer_engine.pytorch.attention.rope import apply_rotary_pos_emb
+
+        h, g, e = self.heads
+        b, t, _ = qkv_btc.shape
+        q, k, v = qkv_btc.split((h * e, g * e, g * e), dim=-1)
+        # Its kernel takes angles, not their cosines.
+        angles_t11e = torch.atan2(sin_te[:t].double(), cos_te[:t].double()).float()[:, None, None]
+        q, k = (apply_rotary_pos_emb(x.view(b, t, -1, e), angles_t11e, tensor_format="bshd", fused=True) for x in (q, k))
+        return q, k, v.reshape(b, t, g, e).contiguous()
+
+    def mix(self, q_bthe: Tensor, k_btge: Tensor, v_btge: Tensor) -> Tensor:
+        """Causal attention, [b, t, h · e]."""
+        b, t = q_bthe.shape[:2]
+        if self.parts.attention == "torch":
+            return attend(q_bthe, k_btge, v_btge, self.repeat_kv).reshape(b, t, -1)
+        mixed: Tensor = self.__dict__["_attention"](q_bthe, k_btge, v_btge)
+        return mixed.reshape(b, t, -1)
+
+
+class FusedLlama(PackedLlama):
+    """The packed model's parameters, the same objects, run by Transformer Engine.
+
+    fused_head: the last norm and lm_head as one module too, where its recipe or the plan wants that.
+    """
+
+    def __init__(
+        self, source: PackedLlama, te: ModuleType, recipe_of: RecipeOf, *, fuse_head: bool, parts: Parts | None = None
+    ) -> None:
+        nn.Module.__init__(self)
+        self.settings, self.sequence_length = source.settings, source.sequence_length
+        self.embedding, self.norm, self.lm_head = source.embedding, source.norm, source.lm_head
+
+        def layer(number: int, each: nn.Module) -> FusedLayer:
+            assert isinstance(each, PackedLayer)
+            return FusedLayer(each, te, lambda name: recipe_of(f"layers.{number}.{name}"), parts or Parts())
+
+        self.layers = nn.ModuleList(layer(number, each) for number, each in enumerate(source.layers))
+        for name in ("cos_te", "sin_te"):
+            self.register_buffer(name, getattr(source, name), persistent=False)
+        self.fused_head = self._head(te, recipe_of("lm_head")) if fuse_head else None
+
+    def _head(self, te: ModuleType, te_recipe: Any) -> FusedModule:
+        weight = self.lm_head.weight
+        inner = te.LayerNormLinear(
+            weight.shape[1],
+            weight.shape[0],
+            eps=self.settings.norm_epsilon,
+            normalization="RMSNorm",
+            bias=False,
+            params_dtype=weight.dtype,
+            device=weight.device,
+            init_method=nn.init.zeros_,
+        )
+        return FusedModule(te, inner, {"layer_norm_weight": self.norm, "weight": weight}, te_recipe, 1)
+
+    def forward(self, tokens_bt: Tensor) -> Tensor:
+        with self.around_pass():
+            x_btd = self.hidden(tokens_bt)
+            if self.fused_head is not None:
+                logits: Tensor = self.fused_head(x_btd)
+                return logits
+            return self._plain_head(x_btd)
+
+    def _plain_head(self, x_btd: Tensor) -> Tensor:
+        weight = self.lm_head.weight
+        if weight.dtype == torch.bfloat16:
+            return project(x_btd, self.norm, weight, self.settings.norm_epsilon)
+        # Master weights: the product in BF16, as every linear layer's.
+        normed = F.rms_norm(x_btd, (x_btd.shape[-1],), self.norm, self.settings.norm_epsilon)
+        return F.linear(normed.to(torch.bfloat16), weight.to(torch.bfloat16))
+
+
+def fused_modules(model: nn.Module) -> list[FusedModule]:
+    return [module for module in model.modules() if isinstance(module, FusedModule)]
+
+
+def _compiled_rotation() -> Callable[..., Any]:
+    global _rotation
+    if _rotation is None:
+        _rotation = torch.compile(split_and_rotate, fullgraph=True, dynamic=False)
+    return _rotation
+
+
+_rotation: Callable[..., Any] | None = None

@@ -74,15 +74,8 @@ SUPPORT: tuple[Support, ...] = (
     Support("torchao", "tensorwise", (8, 9), None, None, _TORCH),
     Support("torchao", "rowwise", (8, 9), None, None, _ROWWISE),
     Support("torchao", "rowwise_with_gw_hp", (8, 9), None, None, _ROWWISE),
-    Support(
-        "torchao",
-        "mxfp8",
-        (10, 0),
-        None,
-        (12, 8),
-        "torchao 0.18, torchao/prototype/mx_formats/kernels.py; training: prototype/moe_training/mxfp8_linear.py",
-        note="a prototype: its kernels need 10.0 and CUDA 12.8; outside 10.x nobody reports that it trains",
-    ),
+    # Not here: mxfp8. torchao 0.18 trains with it in a prototype alone (prototype/moe_training/mxfp8_linear.py; its conversion
+    # asks for a torch newer than any release), and the backend `torchao` of ours does not take it.
 )
 
 
@@ -107,13 +100,15 @@ def refusal(backend: BackendName, recipe_kind: str, capability: Version | None, 
     support = find_support(backend, recipe_kind)
     if support is None:
         return f"{backend} has no recipe {recipe_kind}: it has {_listed(recipes_of(backend))}{_otherwise(recipe_kind)}"
-    missing = _missing(support, capability, cuda)
-    if missing is None:
-        return None
-    runs = [kind for kind in recipes_of(backend) if _missing(_known(backend, kind), capability, cuda) is None]
-    instead = f"use {_listed(runs)} here" if runs and capability is not None else ""
+    missing = shortfall(support, capability, cuda)
+    return None if missing is None else f"{recipe_kind} on {backend} {missing}: {instead(backend, capability, cuda)}"
+
+
+def instead(backend: BackendName, capability: Version | None, cuda: Version | None = None) -> str:
+    """What to do where a recipe cannot run: the backend's recipes that can, and emulation."""
+    runs = [each.recipe for each in SUPPORT if each.backend == backend and shortfall(each, capability, cuda) is None]
     emulate = "say candidate.backend: emulated"
-    return f"{recipe_kind} on {backend} {missing}: {f'{instead}, or {emulate}' if instead else emulate}"
+    return f"use {_listed(runs)} here, or {emulate}" if runs else emulate
 
 
 def limit(backend: BackendName, recipe_kind: str, capability: Version | None) -> str | None:
@@ -124,7 +119,8 @@ def limit(backend: BackendName, recipe_kind: str, capability: Version | None) ->
     return support.limit
 
 
-def _missing(support: Support, capability: Version | None, cuda: Version | None) -> str | None:
+def shortfall(support: Support, capability: Version | None, cuda: Version | None = None) -> str | None:
+    """What this machine lacks for a recipe, without its subject ("needs …, this GPU has …"); None: nothing."""
     if support.least == (0, 0):
         return None
     if capability is None:
@@ -136,12 +132,6 @@ def _missing(support: Support, capability: Version | None, cuda: Version | None)
     if support.least_cuda is not None and cuda is not None and cuda < support.least_cuda:
         return f"needs a torch built with CUDA {_dotted(support.least_cuda)} or newer, this one has {_dotted(cuda)}"
     return None
-
-
-def _known(backend: BackendName, kind: str) -> Support:
-    support = find_support(backend, kind)
-    assert support is not None
-    return support
 
 
 def _otherwise(kind: str) -> str:

@@ -37,7 +37,7 @@ def probe(device_name: str, data: PythonSourceData) -> Environment:
         device_name=torch.cuda.get_device_name(device) if on_gpu else _cpu_name(),
         compute_capability="{}.{}".format(*torch.cuda.get_device_capability(device)) if on_gpu else None,
         cuda=torch.version.cuda if on_gpu else None,
-        driver=_driver_version() if on_gpu else None,
+        driver=driver_version() if on_gpu else None,
         transformer_engine=_version("transformer-engine"),
         torchao=_version("torchao"),
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
@@ -84,7 +84,8 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _driver_version() -> str | None:
+def driver_version() -> str | None:
+    """The NVIDIA driver's, as Linux tells it; None where there is none or it is not Linux."""
     version = Path("/proc/driver/nvidia/version")
     if not version.exists():
         return None

@@ -1,87 +1,88 @@
-"""`doctor`: this machine in short. What can run here, and what is missing, each with what to do about it."""
+"""`doctor`: look at this machine, with torch or as far as it goes without, and conclude what can run here."""
 
 import os
 import shutil
+import subprocess
 import sys
-from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Literal, get_args
 
 from fp8migrate import __version__
-from fp8migrate.errors import UsageError
-from fp8migrate.facts.gpus import GPUS
-from fp8migrate.phases.build import FP8_CAPABILITY
-from fp8migrate.plan.schema import PythonSourceData
-from fp8migrate.records.schema import Environment
-from fp8migrate.trainers.builtin import probe
+from fp8migrate.errors import UsageError, UserError
+from fp8migrate.evidence.diagnosis import Diagnosis, Host, diagnose
+from fp8migrate.records.machine import Gpu, Library, LibraryState, Machine, TransformerEngine
+from fp8migrate.report.words import clean
+from fp8migrate.trainers import builtin
 
 Device = Literal["auto", "cpu", "cuda"]
-# Below this a run's checkpoints may not fit.
-_LITTLE_DISK_BYTES = 2 * 2**30
+_SMI = ("nvidia-smi", "--query-gpu=name,compute_cap,memory.total,memory.free,driver_version", "--format=csv,noheader,nounits")
+_SMI_TIMEOUT_SECONDS = 20
 
 
-@dataclass(frozen=True)
-class Examination:
-    """What doctor says. problem: nothing can be trained here as it is."""
-
-    lines: tuple[str, ...]
-    problem: bool
-
-
-def examine(device: str) -> Examination:
+def examine(device: str) -> Diagnosis:
     """Look at the machine. Raises UsageError for a device that there is no word for."""
     choices = get_args(Device)
     if device not in choices:
         raise UsageError(f"unknown device {device!r}", where="--device", next_step=f"Allowed: {', '.join(choices)}.")
-    lines = [
-        _line("ok", "fp8migrate", __version__),
-        _line("ok", "Python", f"{sys.version.split()[0]} ({sys.executable})"),
-        _line("ok", "cores", str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())),
-        _disk(),
-    ]
     try:
-        environment = probe(device, PythonSourceData(), threads=1)
-    except UsageError as error:
-        return Examination((*lines, _line("no", "training", f"{error.what}. {error.next_step or ''}".strip())), True)
-    return Examination((*lines, *_environment_lines(environment)), False)
+        machine = builtin.examine(device)
+    except UserError as error:
+        machine = _without_worker(device, f"{error.what}. {error.next_step or ''}".strip())
+    variables = {clean(name): clean(value) for name, value in os.environ.items()}
+    return diagnose(machine, _host(device), variables)
 
 
-def _environment_lines(environment: Environment) -> list[str]:
-    lines = [
-        _line("ok", "torch", environment.torch),
-        _line("ok", "device", _device(environment)),
-        _line("ok", "BF16 GEMMs", environment.bf16_gemm),
-        _fp8(environment),
-        _line("ok", "data", f"python_source, {environment.data_tokens / 1e6:.1f} M byte tokens"),
-    ]
-    if environment.variables:
-        shown = ", ".join(f"{name}={value}" for name, value in environment.variables.items())
-        lines.append(_line("!", "variables", f"set, and part of every result: {shown}"))
-    return lines
+def _host(device: str) -> Host:
+    folder = Path.cwd()
+    return Host(
+        fp8migrate=__version__,
+        python=sys.version.split()[0],
+        executable=clean(sys.executable),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        folder=clean(str(folder)),
+        disk_free_bytes=shutil.disk_usage(folder).free,
+        device=device,
+    )
 
 
-def _device(environment: Environment) -> str:
-    if environment.device == "cpu":
-        return f"CPU, {environment.device_name}, {environment.cpu_capability}"
-    known = next((gpu for gpu in GPUS if environment.device_name in gpu.device_names), None)
-    peak = f", {known.bf16_tflops:g} TFLOP/s dense BF16" if known else ", not in the table of GPUs"
-    return f"{environment.device_name}, compute capability {environment.compute_capability}{peak}"
+def _without_worker(device: str, why: str) -> Machine:
+    """What can be known where torch is missing or does not load: GPUs from the driver's own tool, versions from packages."""
+    version = _version("torch")
+    gpus, driver = ((), None) if device == "cpu" else _from_driver()
+    state: LibraryState = "failed" if version else "missing"
+    engine, torchao = _version("transformer-engine"), _version("torchao")
+    return Machine(
+        torch=Library(state=state, version=version, detail=why),
+        driver=driver,
+        gpus=gpus,
+        transformer_engine=TransformerEngine(state="not_tried" if engine else "missing", version=engine),
+        torchao=Library(state="not_tried" if torchao else "missing", version=torchao),
+        failed={} if state == "missing" else {"training": why},
+    )
 
 
-def _fp8(environment: Environment) -> str:
-    if environment.compute_capability is None:
-        return _line("!", "FP8", "emulated: quality can be judged here, speed and memory cannot")
-    major, _, minor = environment.compute_capability.partition(".")
-    if (int(major), int(minor or 0)) < FP8_CAPABILITY:
-        return _line("!", "FP8", "this GPU has no FP8 GEMMs: emulated, quality only")
-    return _line("!", "FP8", "this GPU has FP8, this version only emulates it: say candidate.backend: emulated")
+def _from_driver() -> tuple[tuple[Gpu, ...], str | None]:
+    """GPUs and the driver's version by nvidia-smi; none where it is not there or says nothing that is understood."""
+    try:
+        told = subprocess.run(_SMI, capture_output=True, text=True, errors="replace", timeout=_SMI_TIMEOUT_SECONDS, check=True)
+        rows = [[cell.strip() for cell in line.split(",")] for line in told.stdout.strip().splitlines()]
+        gpus = tuple(
+            Gpu(
+                name=clean(name),
+                compute_capability=capability,
+                memory_total_bytes=int(float(total) * 2**20),
+                memory_free_bytes=int(float(free) * 2**20),
+            )
+            for name, capability, total, free, _ in rows
+        )
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return (), None
+    return gpus, rows[0][4] if rows else None
 
 
-def _disk() -> str:
-    free = shutil.disk_usage(Path.cwd()).free
-    mark = "ok" if free >= _LITTLE_DISK_BYTES else "!"
-    return _line(mark, "disk", f"{free / 2**30:.1f} GiB free in {Path.cwd()}")
-
-
-def _line(mark: str, what: str, found: str) -> str:
-    return f"[{mark:>2}] {what:<11} {found}"
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -120,7 +120,8 @@ def _engine(machine: Machine) -> str:
         return f"Transformer Engine: {_library(engine)}"
     attention = engine.attention
     taken = "not tried" if attention is None or attention.backend is None else attention.backend
-    detail = f" ({attention.detail})" if attention and attention.backend in ("flash", "fused") and attention.detail else ""
+    kernel = {"flash": "version ", "fused": "cuDNN's, kernel "}.get(taken, "")
+    detail = f" ({kernel}{attention.detail})" if attention and kernel and attention.detail else ""
     cudnn = f", cuDNN {engine.cudnn}" if engine.cudnn else ""
     return f"Transformer Engine {engine.version or 'of unknown version'}{cudnn}, attention: {taken}{detail}"
 

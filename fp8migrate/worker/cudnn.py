@@ -26,7 +26,7 @@ def find_cudnns(
     loader: tuple[str, ...] = _LOADER_FOLDERS,
     purelib: Path | None = None,
 ) -> tuple[Cudnn, ...]:
-    """Each cuDNN once, the one that Transformer Engine would take first. purelib: site-packages; None: this Python's."""
+    """Each cuDNN once, the one that Transformer Engine would take first. purelib: where torch lies; None: this Python's."""
     site = purelib or Path(sysconfig.get_path("purelib"))
     found: dict[Path, Cudnn] = {}
     for each in (*_by_variables(variables, toolkit), *_by_loader(variables, loader), *_by_wheel(site)):

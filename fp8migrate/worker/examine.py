@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -39,7 +40,7 @@ def examine(device: str) -> Machine:
         cuda=torch.version.cuda,
         gpus=gpus,
         cudnn=look("cuDNN", _cudnn, None),
-        cudnns=look("cuDNNs on disk", lambda: find_cudnns(os.environ), tuple[Cudnn, ...]()),
+        cudnns=look("cuDNNs on disk", lambda: find_cudnns(os.environ, purelib=_beside_torch()), tuple[Cudnn, ...]()),
         nccl=look("NCCL", _nccl, None),
         driver=look("driver", driver_version, None),
         transformer_engine=look("Transformer Engine", lambda: look_at_transformer_engine(where), no_engine),
@@ -47,6 +48,11 @@ def examine(device: str) -> Machine:
         environment=look("training", lambda: probe(device, PythonSourceData()), no_environment),
         failed=failed,
     )
+
+
+def _beside_torch() -> Path:
+    """Where packages that torch came with lie."""
+    return Path(torch.__file__).resolve().parent.parent
 
 
 def _gpus() -> tuple[Gpu, ...]:

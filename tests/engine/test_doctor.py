@@ -55,7 +55,7 @@ def test_hopper_whole() -> None:
     ]
     text = "\n".join(lines)
     assert "GPU          a GPU, Hopper, compute capability 9.0, 72.0 of 80.0 GiB free" in text
-    assert "Transformer Engine 2.20.2, cuDNN 9.19.0, attention: fused (1)" in text
+    assert "Transformer Engine 2.20.2, cuDNN 9.19.0, attention: fused (cuDNN's, kernel 1)" in text
     assert "NVTE_FP8_DPA_BWD=0: 0: backward of FP8 attention in BF16" in text
 
 

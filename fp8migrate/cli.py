@@ -204,6 +204,40 @@ def run(file: PlanFile, reports: ReportsFolder = Path("reports"), force: Force =
 
 
 @app.command()
+def measure(
+    file: PlanFile,
+    reports: ReportsFolder = Path("reports"),
+    arm: Annotated[
+        list[str] | None,
+        typer.Option("--arm", metavar="NAME", help="baseline, control, candidate, candidate+LEVER…; repeatable."),
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="Turns of every arm.")] = 3,
+    steps: Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Steps of one turn.")] = 5,
+    seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="No turn is begun after so long.")] = 540.0,
+    levers: Annotated[
+        bool, typer.Option("--levers/--no-levers", help="Also time optimizers, attention and GEMMs alone.")
+    ] = True,
+) -> None:
+    """Measure whole training steps of the plan's model: BF16, the candidate, and levers; speed, memory, energy."""
+    with _guarded():
+        from fp8migrate.plan.load import load_plan
+
+        loaded = load_plan(file)
+        from fp8migrate.engine.measure import measure_plan
+        from fp8migrate.report.measurement import verdict
+        from fp8migrate.report.words import clean
+
+        found = measure_plan(
+            loaded, reports, arms=arm or (), rounds=rounds, steps=steps, seconds=seconds, levers=levers, tell=typer.echo
+        )
+        typer.echo(f"\n{verdict(found)}")
+        for name, why in found.failed.items():
+            typer.echo(clean(f"  {name} failed: {why.splitlines()[0]}"))
+        typer.echo(f"Report: {reports / loaded.plan.name / 'measurement.md'}")
+        raise typer.Exit(ExitCode.PASS if found.arms and found.complete else ExitCode.INFRASTRUCTURE)
+
+
+@app.command()
 def report(
     file: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, or the report folder of one.")],
     reports: ReportsFolder = Path("reports"),
@@ -400,17 +434,17 @@ def _run_recipes(file: Path, reports: Path, named: list[str], *, force: bool) ->
     """The plan under each recipe; the exit code is that of the worst verdict."""
     with _guarded():
         from fp8migrate.engine.preflight import preflight
-        from fp8migrate.engine.recipes import TABLE, parse_recipe, run_recipes, with_recipe
+        from fp8migrate.engine.recipes import TABLE, parse_variant, run_variants, with_variant
         from fp8migrate.plan.load import load_plan
 
         loaded = load_plan(file)
-        recipes = [parse_recipe(text, loaded.plan) for text in named]
-        for each in recipes:
-            preflight(with_recipe(loaded, each))
+        variants = [parse_variant(text, loaded.plan) for text in named]
+        for each in variants:
+            preflight(with_variant(loaded, each))
         observer = _observer()
         codes = []
         try:
-            for study in run_recipes(loaded, recipes, reports, observer, force=force):
+            for study in run_variants(loaded, variants, reports, observer, force=force):
                 codes.append(_exit_code(study.report.verdict.name))
                 observer.message(study.report.headline)
         finally:

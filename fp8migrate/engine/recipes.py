@@ -1,8 +1,9 @@
 """One plan under several recipes: each judged as a plan of its own, on the same BF16 runs, and all in one table."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -11,6 +12,7 @@ from fp8migrate.engine.observer import Observer
 from fp8migrate.engine.study import Study, run_study
 from fp8migrate.engine.workspace import RUNS
 from fp8migrate.errors import UsageError
+from fp8migrate.facts.backends import BackendName
 from fp8migrate.facts.recipes import Recipe
 from fp8migrate.plan.digest import plan_digest
 from fp8migrate.plan.load import LoadedPlan
@@ -22,45 +24,61 @@ TABLE = "recipes.md"
 _RECIPE: TypeAdapter[Recipe] = TypeAdapter(Recipe)
 
 
-def parse_recipe(text: str, plan: Plan) -> Recipe:
-    """`block`, or `{kind: delayed, margin: 12}`. The plan's own recipe keeps its settings. Raises UsageError."""
-    if text == plan.candidate.recipe.kind:
-        return plan.candidate.recipe
+@dataclass(frozen=True)
+class Variant:
+    """A recipe to put in the plan's place, and the backend to run it on; None: the plan's."""
+
+    recipe: Recipe
+    backend: BackendName | None = None
+
+    @property
+    def name(self) -> str:
+        """`emulated-delayed-margin-12`: backend where named, kind, and every setting that is not the default."""
+        settings = self.recipe.model_dump(mode="json", exclude_defaults=True, exclude={"kind"})
+        backend = [self.backend] if self.backend else []
+        return "-".join([*backend, self.recipe.kind, *(f"{key}-{value}" for key, value in settings.items())])
+
+
+def parse_variant(text: str, plan: Plan) -> Variant:
+    """`block`, `emulated:block` or `{kind: delayed, margin: 12}`. The plan's own kind has the plan's settings.
+
+    Raises UsageError.
+    """
+    backend = next((name for name in get_args(BackendName) if text.startswith(f"{name}:")), None)
+    recipe = text.removeprefix(f"{backend}:").strip()
+    if recipe == plan.candidate.recipe.kind:
+        return Variant(plan.candidate.recipe, backend)
     try:
-        given = yaml.safe_load(text)
-        return _RECIPE.validate_python({"kind": given} if isinstance(given, str) else given)
+        given = yaml.safe_load(recipe)
+        return Variant(_RECIPE.validate_python({"kind": given} if isinstance(given, str) else given), backend)
     except (yaml.YAMLError, ValidationError) as error:
         problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "this is no YAML"
         raise UsageError(
             f"{text!r}: {problem}",
             where="--recipe",
-            next_step="Name a kind (delayed, current, block, tensorwise, rowwise), or say '{kind: delayed, margin: 2}'.",
+            next_step="Name a kind (delayed, current, block, tensorwise, rowwise), or say '{kind: delayed, margin: 2}'; "
+            "emulated:block runs it on another backend than the plan's.",
         ) from error
 
 
-def with_recipe(loaded: LoadedPlan, recipe: Recipe) -> LoadedPlan:
-    """The plan with another candidate.recipe, named after it. Raises UsageError where the two do not go together."""
-    document = loaded.plan.model_dump(mode="json", exclude_unset=True)
-    document["name"] = f"{loaded.plan.name}-{recipe_name(recipe)}"[:64]
-    document.setdefault("candidate", {})["recipe"] = recipe.model_dump(mode="json", exclude_defaults=True) | {
-        "kind": recipe.kind
-    }
-    text = f"# {loaded.path.name} with --recipe {recipe_name(recipe)}\n" + yaml.safe_dump(document, sort_keys=False)
+def with_variant(loaded: LoadedPlan, variant: Variant) -> LoadedPlan:
+    """The plan with another candidate, named after it. Raises UsageError where the two do not go together."""
+    document, recipe = loaded.plan.model_dump(mode="json", exclude_unset=True), variant.recipe
+    document["name"] = f"{loaded.plan.name}-{variant.name}"[:64]
+    candidate = document.setdefault("candidate", {})
+    candidate["recipe"] = {"kind": recipe.kind, **recipe.model_dump(mode="json", exclude_defaults=True)}
+    if variant.backend:
+        candidate["backend"] = variant.backend
+    text = f"# {loaded.path.name} with --recipe {variant.name}\n" + yaml.safe_dump(document, sort_keys=False)
     try:
         plan = Plan.model_validate(yaml.safe_load(text), strict=False)
     except ValidationError as error:
-        raise UsageError(f"{recipe_name(recipe)}: {error.errors()[0]['msg']}", where=str(loaded.path)) from error
+        raise UsageError(f"{variant.name}: {error.errors()[0]['msg']}", where=str(loaded.path)) from error
     return replace(loaded, plan=plan, text=text, sha256=plan_digest(plan))
 
 
-def recipe_name(recipe: Recipe) -> str:
-    """`delayed-margin-12`: the kind, and every setting that is not the default."""
-    settings = recipe.model_dump(mode="json", exclude_defaults=True, exclude={"kind"})
-    return "-".join([recipe.kind, *(f"{key}-{value}" for key, value in settings.items())])
-
-
-def run_recipes(
-    loaded: LoadedPlan, recipes: Sequence[Recipe], reports: Path, observer: Observer, *, force: bool = False
+def run_variants(
+    loaded: LoadedPlan, variants: Sequence[Variant], reports: Path, observer: Observer, *, force: bool = False
 ) -> Iterator[Study]:
     """Run the plan under each recipe in turn; the table grows with each. BF16 runs and those of the bad recipe are shared.
 
@@ -68,12 +86,12 @@ def run_recipes(
     """
     rows: list[RecipeRow] = []
     home = reports / loaded.plan.name
-    for recipe in recipes:
-        own = with_recipe(loaded, recipe)
+    for variant in variants:
+        own = with_variant(loaded, variant)
         _share_runs(home, reports / own.plan.name)
-        observer.message(f"recipe {recipe_name(recipe)}")
+        observer.message(f"recipe {variant.name}")
         study = run_study(own, reports, observer, force=force)
-        rows.append(recipe_row(recipe_name(recipe), study.report))
+        rows.append(recipe_row(variant.name, study.report))
         with write_errors(home):
             (home / TABLE).write_text(recipes_table(loaded.plan.name, rows), encoding="utf-8")
         yield study

@@ -13,6 +13,7 @@ _HEAD = (
     "Learned quality, gap",
     "95 % bounds",
     "Pairs",
+    "Training loss",
     "Forward penalty",
     "FP8 of GEMM FLOPs",
     "FP8 kernels",
@@ -32,6 +33,7 @@ class RecipeRow:
     emulated: bool
     gap: Gap | None
     penalty: Gap | None
+    training: Gap | None
     fp8_share: float | None
     kernels: tuple[int, int] | None
 
@@ -50,6 +52,7 @@ def recipe_row(name: str, report: Report) -> RecipeRow:
         emulated=any(each.emulated for each in report.comparisons),
         gap=deciding(comparison, comparison.primary[0]) if comparison else None,
         penalty=deciding(comparison, "forward_penalty") if comparison else None,
+        training=deciding(comparison, "training_loss") if comparison else None,
         fp8_share=conversion.fp8_flops_share if conversion else None,
         kernels=(int(result.measured or 0), int(result.limit or 0)) if result else None,
     )
@@ -62,6 +65,7 @@ def recipes_table(plan: str, rows: Sequence[RecipeRow]) -> str:
     lines += [
         "",
         "Gap: candidate against BF16, validation loss under a BF16 forward, mean over pairs with one-sided 95 % bounds.",
+        "Training loss: each arm under its own forward, so with the forward penalty in it. In brackets: the same bounds.",
         "Forward penalty: the candidate's own weights under an FP8 forward against a BF16 forward.",
         "FP8 kernels: GEMM kernels in FP8 that a profiled training step ran, of those that its layers asked for.",
     ]
@@ -79,10 +83,17 @@ def _cells(row: RecipeRow) -> list[str]:
         "—" if gap is None else percent(gap.mean),
         bounds,
         "—" if gap is None else gap.counted,
-        "—" if penalty is None else percent(penalty.mean),
+        _with_bounds(row.training),
+        _with_bounds(penalty),
         "—" if row.fp8_share is None else f"{100 * row.fp8_share:.1f} %",
         kernels,
     ]
+
+
+def _with_bounds(gap: Gap | None) -> str:
+    if gap is None:
+        return "—"
+    return percent(gap.mean) if gap.lower is None else f"{percent(gap.mean)} ({percent(gap.lower)} to {percent(gap.upper)})"
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -52,7 +52,7 @@ def _code(value: str) -> str:
     return re.sub(r"\s+", " ", clean(value).replace("`", "'").replace("|", "¦")).strip()
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Cells are escaped already. Numbers are right-aligned: heads that end in ">"."""
     lines = ["| " + " | ".join(head.removesuffix(">") for head in heads) + " |"]
     lines.append("|" + "|".join(" ---: " if head.endswith(">") else " --- " for head in heads) + "|")
@@ -88,7 +88,7 @@ def _endpoints(report: Report) -> list[str]:
     if not rows:
         return []
     heads = ("Design", "Start", "Endpoint", "Arm", "Pairs>", "Gap>", "One-sided 95 % bounds>", "Margin>", "Interval lies")
-    lines = ["", *_table(heads, [_endpoint(title, gap) for title, gap in rows[:MAX_ROWS]])]
+    lines = ["", *table(heads, [_endpoint(title, gap) for title, gap in rows[:MAX_ROWS]])]
     return [*lines, "", "Every arm, start and endpoint: report.html."]
 
 
@@ -105,7 +105,7 @@ def _items(report: Report) -> list[str]:
         (text(r.task), r.baseline, r.candidate, r.difference, r.interval, r.documents, r.flips, r.baseline_flips) for r in shown
     ]
     more = [f"{len(rows) - len(shown)} more tasks: report.html."] if len(rows) > len(shown) else []
-    return ["", "**Item evaluations** (the same documents in both arms)", "", *_table(heads, cells), *more]
+    return ["", "**Item evaluations** (the same documents in both arms)", "", *table(heads, cells), *more]
 
 
 def _clearness(control: Gap) -> tuple[bool, float]:
@@ -180,7 +180,7 @@ def _advisor(report: Report) -> list[str]:
         for row in view.advised_recipes(advice)[:MAX_ROWS]
     ]
     title = "**Advisor** (a forecast from the BF16 run's tensors, not a verdict)"
-    return ["", title, "", text(advice.summary), "", *_table(heads, rows)]
+    return ["", title, "", text(advice.summary), "", *table(heads, rows)]
 
 
 def _reproduce(report: Report) -> list[str]:

@@ -82,9 +82,9 @@ class FastAdamW(AdamW):
 
     @torch.no_grad()
     def scaled_step(self, scale: Tensor) -> None:
-        """Update by gradients times a float32 scalar on their device. The way `torch` alone changes the gradients themselves."""
+        """Update by gradients times a float32 scalar on their device. The way `torch` alone changes the gradients."""
         if self.way == "torch":
-            torch._foreach_mul_([parameter.grad for parameter in self._parameters()], scale)
+            torch._foreach_mul_(_gradients(self._parameters()), scale)
             super().step()
             self._taken = None
             return
@@ -141,8 +141,13 @@ class FastAdamW(AdamW):
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     """Global norm of the gradients, float32 on their device, summed in FP32."""
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2, torch.float32)))
+    norms = torch._foreach_norm(_gradients(parameters), 2, torch.float32)
+    total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return total
+
+
+def _gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
 def update_in_torch(

@@ -10,8 +10,8 @@ from torch import Tensor
 
 
 # The seed changes with every step: kernels must not be compiled for its values.
-@triton.jit(do_not_specialize=["seed"])
-def _update(
+@triton.jit(do_not_specialize=["seed"])  # type: ignore[untyped-decorator]
+def _update(  # type: ignore[no-untyped-def]
     weight,
     gradient,
     mean,

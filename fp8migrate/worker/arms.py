@@ -13,7 +13,7 @@ from fp8migrate.errors import UsageError
 from fp8migrate.jobs import MeasuredArm
 from fp8migrate.sizing.flops import flops_shares, gemm_sites
 from fp8migrate.worker.backends import policy_of
-from fp8migrate.worker.models.fused import MODULES, FusedLlama, Parts, fused_modules
+from fp8migrate.worker.models.fused import MODULES, FusedLlama, NonGemm, fused_modules
 from fp8migrate.worker.models.packed import PackedLlama, head_loss, mean_loss
 
 _LINEARS = {
@@ -60,10 +60,10 @@ def _fused_arm(arm: MeasuredArm, packed: PackedLlama, policy: Any) -> Arm:
 
     recipes = module_recipes(policy, packed.settings)
     fp8_head = bool(recipes["lm_head"])
-    parts = Parts(arm.attention, arm.rotation)
+    non_gemm = NonGemm(arm.attention, arm.rotation)
     backend = TransformerEngine(arm.precision)
     # A head in BF16 is compiled together with the loss, as the baseline's is.
-    model = fuse(packed, backend, recipes, fuse_head=fp8_head, parts=parts, fast_accumulation=arm.fast_accumulation)
+    model = fuse(packed, backend, recipes, fuse_head=fp8_head, non_gemm=non_gemm, fast_accumulation=arm.fast_accumulation)
     low = {name for name, each in recipes.items() if each}
     return Arm(
         arm.name,
@@ -116,7 +116,7 @@ def _torchao_layers(arm: MeasuredArm, packed: PackedLlama, sites: Any) -> tuple[
                 linear = source.get_submodule(name)
                 config = backend.config(recipes[0], name, emulate=not _has_fp8(packed.norm.device))
                 setattr(layer, name, library.Float8Linear.from_float(linear, config))
-                weights += linear.weight.numel()  # type: ignore[union-attr, operator]
+                weights += linear.weight.numel()  # type: ignore[operator]
         layers.append(layer)
     return layers, weights
 

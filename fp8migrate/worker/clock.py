@@ -16,7 +16,7 @@ class Clock:
         if not self._on_gpu:
             self._marks.append(time.perf_counter())
             return
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         self._marks.append(event)
 

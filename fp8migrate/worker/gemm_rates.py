@@ -14,14 +14,14 @@ from fp8migrate.plan.schema import LlamaModel
 
 
 class GemmShape(NamedTuple):
-    """y [m, n] = a [m, k] · b [k, n], `count` times in a step."""
+    """y [m, n] = a [m, k] · b [k, n], so many times in a step."""
 
     name: str
     gemm: Gemm
     m: int
     n: int
     k: int
-    count: int
+    times: int
 
     @property
     def flops(self) -> int:
@@ -59,7 +59,7 @@ def seconds(run: Callable[[], object], *, warm_up: int = 3, repeats: int = 10) -
     """Of one run, from several in a row on the GPU."""
     for _ in range(warm_up):
         run()
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     start.record()
     for _ in range(repeats):
         run()

@@ -76,7 +76,7 @@ class Measurement:
         for arm in self.task.arms:
             self._prepare(arm)
         gc.collect()
-        gc.disable()
+        gc.freeze()  # what lives already is not looked through again and again
         for number in range(self.task.rounds):
             if self.recorder.seconds > self.task.seconds:
                 self.recorder.write("out_of_time", rounds=number)
@@ -98,7 +98,7 @@ class Measurement:
         self.recorder.write(
             "environment",
             environment=environment.model_dump(mode="json"),
-            cudnn=torch.backends.cudnn.version() if self.on_gpu else None,
+            cudnn=torch.backends.cudnn.version() if self.on_gpu else None,  # type: ignore[no-untyped-call]
             energy_missing=self.energy.missing,
             parameters=sum(parameter.numel() for parameter in parameters),
             weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
@@ -189,7 +189,7 @@ class Measurement:
         )
 
     def _steps(self, arm: Arm, count: int) -> tuple[list[dict[str, float]], list[float], int | None]:
-        """Steps in a row, never waiting in between: each one's parts in seconds, losses, and bytes held after a forward pass."""
+        """Steps in a row, never waiting in between: each one's parts in seconds, losses, bytes held after a forward pass."""
         clock = Clock(self.device)
         losses, held = [], None
         clock.mark()

@@ -9,7 +9,7 @@ from fp8migrate.facts.recipes import Recipe
 from fp8migrate.plan.schema import LlamaModel
 from fp8migrate.sizing.policy import Policy
 from fp8migrate.worker.backends.transformer_engine import TransformerEngine, import_transformer_engine
-from fp8migrate.worker.models.fused import MODULES, FusedLlama, Parts
+from fp8migrate.worker.models.fused import MODULES, FusedLlama, NonGemm
 from fp8migrate.worker.models.packed import PackedLlama
 
 Recipes = Mapping[Gemm, Recipe]
@@ -47,7 +47,7 @@ def fuse(
     recipes: Mapping[str, Recipes],
     *,
     fuse_head: bool,
-    parts: Parts | None = None,
+    non_gemm: NonGemm | None = None,
     fast_accumulation: bool = False,
 ) -> FusedLlama:
     """The packed model's parameters run by Transformer Engine.
@@ -59,13 +59,13 @@ def fuse(
     if fast_accumulation:
         for recipe in settled.values():
             _accumulate_fast(recipe)
-    model = FusedLlama(packed, te, settled.__getitem__, fuse_head=fuse_head, parts=parts)
+    model = FusedLlama(packed, te, settled.__getitem__, fuse_head=fuse_head, non_gemm=non_gemm)
     model.around_pass = backend.around_pass
     return model
 
 
 def _accumulate_fast(recipe: Any) -> None:
-    """Backward GEMMs without promotion of partial sums to FP32. Modules look for these two by name (Transformer Engine 2.20)."""
+    """Backward GEMMs without promotion of partial sums to FP32. Modules ask for these two by name (Transformer Engine 2.20)."""
     from transformer_engine.common.recipe import MMParams
 
     if recipe is not None:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fp8migrate.worker.models.packed import PackedLayer, PackedLlama, attend, project, split_and_rotate
+from fp8migrate.worker.models.packed import PackedLayer, PackedLlama, attend, project, split_and_rotate, weight_of
 
 # Modules of a layer, and the sites (as `Llama` names them) that each holds.
 MODULES: dict[str, tuple[str, ...]] = {
@@ -28,7 +28,7 @@ _STATE = ("scale", "amax_history")
 
 
 @dataclass(frozen=True)
-class Parts:
+class NonGemm:
     """Who does what is no GEMM: Transformer Engine (attention by cuDNN), or torch."""
 
     attention: Literal["transformer_engine", "torch"] = "transformer_engine"
@@ -122,40 +122,40 @@ def recipe_for_module(te: ModuleType, recipe: Any, enabled: bool) -> Iterator[No
 class FusedLayer(PackedLayer):
     """A decoder layer that shares the packed layer's parameters and runs in Transformer Engine's modules."""
 
-    def __init__(self, source: PackedLayer, te: ModuleType, recipe_of: Callable[[str], Any], parts: Parts) -> None:
+    def __init__(self, source: PackedLayer, te: ModuleType, recipe_of: Callable[[str], Any], non_gemm: NonGemm) -> None:
         nn.Module.__init__(self)
         settings = source.settings
         self.settings, self.epsilon, self.heads = settings, source.epsilon, source.heads
-        self.repeat_kv, self.parts = source.repeat_kv, parts
+        self.repeat_kv, self.non_gemm = source.repeat_kv, non_gemm
         self.attention_norm, self.mlp_norm = source.attention_norm, source.mlp_norm
         self.qkv, self.output, self.gate_up, self.down = source.qkv, source.output, source.gate_up, source.down
-        weight = source.qkv.weight
+        weight = weight_of(source.qkv)
         common = {"bias": False, "params_dtype": weight.dtype, "device": weight.device, "init_method": nn.init.zeros_}
         norm = {"eps": self.epsilon, "normalization": "RMSNorm"}
         d, f = settings.hidden_size, settings.ffn_hidden_size
         self.fused_qkv = FusedModule(
             te,
             te.LayerNormLinear(d, self.qkv.out_features, **norm, **common),
-            {"layer_norm_weight": self.attention_norm, "weight": self.qkv.weight},
+            {"layer_norm_weight": self.attention_norm, "weight": weight_of(self.qkv)},
             recipe_of("qkv"),
             1,
         )
         self.fused_output = FusedModule(
             te,
             te.Linear(self.output.in_features, d, **common),
-            {"weight": self.output.weight},
+            {"weight": weight_of(self.output)},
             recipe_of("output"),
             1,
         )
         self.fused_mlp = FusedModule(
             te,
             te.LayerNormMLP(d, f, **norm, activation="swiglu", output_layer_init_method=nn.init.zeros_, **common),
-            {"layer_norm_weight": self.mlp_norm, "fc1_weight": self.gate_up.weight, "fc2_weight": self.down.weight},
+            {"layer_norm_weight": self.mlp_norm, "fc1_weight": weight_of(self.gate_up), "fc2_weight": weight_of(self.down)},
             recipe_of("mlp"),
             2,
         )
         h, g, e = self.heads
-        if parts.attention == "transformer_engine":
+        if non_gemm.attention == "transformer_engine":
             self.__dict__["_attention"] = te.DotProductAttention(
                 num_attention_heads=h, kv_channels=e, num_gqa_groups=g, qkv_format="bshd", attn_mask_type="causal"
             )
@@ -168,14 +168,14 @@ class FusedLayer(PackedLayer):
 
     def turn(self, qkv_btc: Tensor, cos_te: Tensor, sin_te: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v, [b, t, h or g, e]; q and k rotated."""
-        if self.parts.rotation == "compiled":
+        if self.non_gemm.rotation == "compiled":
             turned: tuple[Tensor, Tensor, Tensor] = _compiled_rotation()(qkv_btc, cos_te, sin_te, self.heads)
             return turned
         from transformer_engine.pytorch.attention.rope import apply_rotary_pos_emb
 
         h, g, e = self.heads
         b, t, _ = qkv_btc.shape
-        q, k, v = qkv_btc.split((h * e, g * e, g * e), dim=-1)
+        q, k, v = torch.split(qkv_btc, [h * e, g * e, g * e], dim=-1)
         # Its kernel takes angles, not their cosines.
         angles_t11e = torch.atan2(sin_te[:t].double(), cos_te[:t].double()).float()[:, None, None]
         q, k = (apply_rotary_pos_emb(x.view(b, t, -1, e), angles_t11e, tensor_format="bshd", fused=True) for x in (q, k))
@@ -184,7 +184,7 @@ class FusedLayer(PackedLayer):
     def mix(self, q_bthe: Tensor, k_btge: Tensor, v_btge: Tensor) -> Tensor:
         """Causal attention, [b, t, h · e]."""
         b, t = q_bthe.shape[:2]
-        if self.parts.attention == "torch":
+        if self.non_gemm.attention == "torch":
             return attend(q_bthe, k_btge, v_btge, self.repeat_kv).reshape(b, t, -1)
         mixed: Tensor = self.__dict__["_attention"](q_bthe, k_btge, v_btge)
         return mixed.reshape(b, t, -1)
@@ -197,7 +197,7 @@ class FusedLlama(PackedLlama):
     """
 
     def __init__(
-        self, source: PackedLlama, te: ModuleType, recipe_of: RecipeOf, *, fuse_head: bool, parts: Parts | None = None
+        self, source: PackedLlama, te: ModuleType, recipe_of: RecipeOf, *, fuse_head: bool, non_gemm: NonGemm | None = None
     ) -> None:
         nn.Module.__init__(self)
         self.settings, self.sequence_length = source.settings, source.sequence_length
@@ -205,7 +205,7 @@ class FusedLlama(PackedLlama):
 
         def layer(number: int, each: nn.Module) -> FusedLayer:
             assert isinstance(each, PackedLayer)
-            return FusedLayer(each, te, lambda name: recipe_of(f"layers.{number}.{name}"), parts or Parts())
+            return FusedLayer(each, te, lambda name: recipe_of(f"layers.{number}.{name}"), non_gemm or NonGemm())
 
         self.layers = nn.ModuleList(layer(number, each) for number, each in enumerate(source.layers))
         for name in ("cos_te", "sin_te"):
@@ -213,7 +213,7 @@ class FusedLlama(PackedLlama):
         self.fused_head = self._head(te, recipe_of("lm_head")) if fuse_head else None
 
     def _head(self, te: ModuleType, te_recipe: Any) -> FusedModule:
-        weight = self.lm_head.weight
+        weight = weight_of(self.lm_head)
         inner = te.LayerNormLinear(
             weight.shape[1],
             weight.shape[0],

@@ -59,14 +59,14 @@ class PackedLayer(nn.Module):
         h, g, e = self.heads
         f = self.settings.ffn_hidden_size
         yield Part("attention_norm.weight", self.attention_norm, None)
-        yield Part("attention.query.weight", self.qkv.weight, slice(0, h * e))
-        yield Part("attention.key.weight", self.qkv.weight, slice(h * e, (h + g) * e))
-        yield Part("attention.value.weight", self.qkv.weight, slice((h + g) * e, (h + 2 * g) * e))
-        yield Part("attention.output.weight", self.output.weight, None)
+        yield Part("attention.query.weight", weight_of(self.qkv), slice(0, h * e))
+        yield Part("attention.key.weight", weight_of(self.qkv), slice(h * e, (h + g) * e))
+        yield Part("attention.value.weight", weight_of(self.qkv), slice((h + g) * e, (h + 2 * g) * e))
+        yield Part("attention.output.weight", weight_of(self.output), None)
         yield Part("mlp_norm.weight", self.mlp_norm, None)
-        yield Part("mlp.gate.weight", self.gate_up.weight, slice(0, f))
-        yield Part("mlp.up.weight", self.gate_up.weight, slice(f, 2 * f))
-        yield Part("mlp.down.weight", self.down.weight, None)
+        yield Part("mlp.gate.weight", weight_of(self.gate_up), slice(0, f))
+        yield Part("mlp.up.weight", weight_of(self.gate_up), slice(f, 2 * f))
+        yield Part("mlp.down.weight", weight_of(self.down), None)
 
 
 def split_and_rotate(
@@ -75,7 +75,7 @@ def split_and_rotate(
     """q [b, t, h, e], k and v [b, t, g, e] of their joint projection; q and k rotated, in FP32, halves as `llama.rotate`."""
     h, g, e = heads
     b, t, _ = qkv_btc.shape
-    q, k, v = qkv_btc.split((h * e, g * e, g * e), dim=-1)
+    q, k, v = torch.split(qkv_btc, [h * e, g * e, g * e], dim=-1)
     cos_t1e, sin_t1e = cos_te[:t, None], sin_te[:t, None]
     turned = []
     for x_bthe in (q.view(b, t, h, e), k.view(b, t, g, e)):
@@ -107,7 +107,7 @@ class PackedLlama(nn.Module):
         super().__init__()
         self.settings, self.sequence_length = settings, sequence_length
         d, v = settings.hidden_size, settings.vocab_size
-        self.embedding = nn.utils.skip_init(nn.Embedding, v, d, device=device, dtype=dtype)
+        self.embedding = nn.utils.skip_init(nn.Embedding, v, d, device=device, dtype=dtype)  # type: ignore[no-untyped-call]
         self.layers = nn.ModuleList(PackedLayer(settings, device, dtype) for _ in range(settings.num_layers))
         self.norm = nn.Parameter(torch.ones(d, device=device, dtype=dtype))
         self.lm_head = _linear(d, v, device, dtype)
@@ -137,13 +137,13 @@ class PackedLlama(nn.Module):
 
     def canonical_parameters(self) -> Iterator[Part]:
         """Every parameter of `Llama` by its name there, as a part of this model's parameters."""
-        yield Part("embedding.weight", self.embedding.weight, None)
+        yield Part("embedding.weight", weight_of(self.embedding), None)
         for number, layer in enumerate(self.layers):
             assert isinstance(layer, PackedLayer)
             for part in layer.parts():
                 yield part._replace(name=f"layers.{number}.{part.name}")
         yield Part("norm.weight", self.norm, None)
-        yield Part("lm_head.weight", self.lm_head.weight, None)
+        yield Part("lm_head.weight", weight_of(self.lm_head), None)
 
     def hidden(self, tokens_bt: Tensor) -> Tensor:
         """The residual stream after the last layer, [b, t, d]."""
@@ -181,4 +181,12 @@ def copy_parameters(found: dict[str, nn.Parameter], into: PackedLlama) -> None:
 
 def _linear(in_features: int, out_features: int, device: torch.device, dtype: torch.dtype) -> nn.Linear:
     """A linear layer whose weight is not set."""
-    return nn.utils.skip_init(nn.Linear, in_features, out_features, bias=False, device=device, dtype=dtype)
+    made = nn.utils.skip_init(nn.Linear, in_features, out_features, bias=False, device=device, dtype=dtype)  # type: ignore[no-untyped-call]
+    assert isinstance(made, nn.Linear)
+    return made
+
+
+def weight_of(layer: nn.Linear | nn.Embedding) -> nn.Parameter:
+    weight = layer.weight
+    assert isinstance(weight, nn.Parameter)
+    return weight

@@ -1,0 +1,145 @@
+"""`measure`: the speed of whole training steps, in a process of its own, into the plan's report folder."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import orjson
+
+from fp8migrate.errors import InfrastructureError, UsageError
+from fp8migrate.evidence.measurement import Measurement, summarize
+from fp8migrate.facts.recipes import BlockRecipe, CurrentRecipe, DelayedRecipe, Recipe, RowwiseRecipe, TensorwiseRecipe
+from fp8migrate.jobs import Measure, MeasuredArm, Precision
+from fp8migrate.plan.load import LoadedPlan
+from fp8migrate.plan.schema import Plan
+from fp8migrate.records.files import replace_file, write_errors
+from fp8migrate.records.log_tail import last_words
+
+DEFAULT_ARMS = ("baseline", "control", "candidate", "candidate+fp8_head", "candidate+fp8_head+fast_accumulation")
+_RECIPES: dict[str, Recipe] = {
+    recipe.kind: recipe
+    for recipe in (DelayedRecipe(amax_history_len=16), CurrentRecipe(), BlockRecipe(), TensorwiseRecipe(), RowwiseRecipe())
+}
+GRAMMAR = (
+    "baseline, control, candidate, or candidate and levers: candidate+fp8_head, +fast_accumulation, +history=1, "
+    "+recipe=current, +torch_attention, +te_rotation; torchao=tensorwise"
+)
+
+
+def measure_plan(
+    loaded: LoadedPlan,
+    reports: Path,
+    *,
+    arms: Sequence[str] = (),
+    rounds: int = 3,
+    steps: int = 5,
+    seconds: float = 540,
+    levers: bool = True,
+    tell: Callable[[str], None] = print,
+) -> Measurement:
+    """Run the measurement and write measurement.json and measurement.md, also of one that ended early.
+
+    Raises UsageError (an arm that is none, no torch), InfrastructureError (nothing was measured).
+    """
+    plan = loaded.plan
+    task = Measure(
+        model=plan.model,
+        training=plan.training,
+        arms=tuple(arm_of(plan, name) for name in arms or DEFAULT_ARMS),
+        rounds=rounds,
+        steps=steps,
+        seconds=seconds,
+        levers=levers,
+        device=plan.launch.device,
+    )
+    folder = reports / plan.name / "measure"
+    with write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    request, output = folder / "request.json", folder / "lines.jsonl"
+    replace_file(request, task.model_dump_json(indent=1).encode())
+    output.unlink(missing_ok=True)
+    code = _run(request, output, folder / "worker.log", tell)
+    return _conclude(plan, folder, output, code)
+
+
+def _run(request: Path, output: Path, log: Path, tell: Callable[[str], None]) -> int:
+    command = (sys.executable, "-P", "-m", "fp8migrate.worker.measure", str(request), str(output))
+    tell(f"Measuring; what is found stands in {output}, the worker's words in {log}.")
+    with log.open("wb") as words:
+        return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=words, stderr=subprocess.STDOUT, check=False).returncode
+
+
+def _conclude(plan: Plan, folder: Path, output: Path, code: int) -> Measurement:
+    lines = read_lines(output)
+    if not lines:
+        words = last_words((folder / "worker.log").read_text(errors="replace")) or f"exit code {code}"
+        raise InfrastructureError(f"nothing was measured: {words}", where=str(folder / "worker.log"))
+    found = summarize(plan.name, plan.model, plan.training.sequence_length, lines)
+    if code != 0:
+        found = found.model_copy(update={"notes": (*found.notes, f"the measurement ended early, exit code {code}")})
+    # Numbers first, and loaded only now: what reports are written with is not needed to measure.
+    replace_file(folder.parent / "measurement.json", orjson.dumps(found.model_dump(mode="json"), option=orjson.OPT_INDENT_2))
+    from fp8migrate.report.measurement import render
+
+    replace_file(folder.parent / "measurement.md", render(found).encode())
+    return found
+
+
+def read_lines(output: Path) -> list[dict[str, object]]:
+    """Whole lines; one that was cut off by a dying process is left out."""
+    if not output.exists():
+        return []
+    return [orjson.loads(line) for line in output.read_bytes().split(b"\n")[:-1] if line]
+
+
+def arm_of(plan: Plan, name: str) -> MeasuredArm:
+    """An arm by its name. Raises UsageError."""
+    first, *levers = name.split("+")
+    candidate = plan.candidate
+    if first == "baseline" and not levers:
+        return MeasuredArm(name=name, precision=Precision())
+    if first.startswith("torchao=") and not levers:
+        recipe = _recipe(first.removeprefix("torchao="), name)
+        return MeasuredArm(name=name, precision=Precision(backend="torchao", recipe=recipe, keep_bf16=candidate.keep_bf16))
+    if first not in ("control", "candidate"):
+        raise _refuse(name)
+    kept, policy = candidate.keep_bf16, candidate.policy
+    precision = Precision(backend="transformer_engine", modules="fused", keep_bf16=kept, policy=policy)
+    if first == "candidate":
+        precision = precision.model_copy(update={"recipe": candidate.recipe})
+    arm = MeasuredArm(name=name, precision=precision)
+    for lever in levers:
+        arm = _with_lever(arm, lever)
+    return arm
+
+
+def _with_lever(arm: MeasuredArm, lever: str) -> MeasuredArm:
+    precision = arm.precision
+    key, _, value = lever.partition("=")
+    switches: dict[str, dict[str, object]] = {
+        "fast_accumulation": {"fast_accumulation": True},
+        "torch_attention": {"attention": "torch"},
+        "te_rotation": {"rotation": "transformer_engine"},
+    }
+    if lever in switches:
+        return arm.model_copy(update=switches[lever])
+    if lever == "fp8_head":
+        changed: dict[str, object] = {"keep_bf16": tuple(each for each in precision.keep_bf16 if each != "lm_head")}
+    elif key == "recipe":
+        changed = {"recipe": _recipe(value, arm.name)}
+    elif key == "history" and value.isdigit() and isinstance(precision.recipe, DelayedRecipe):
+        changed = {"recipe": precision.recipe.model_copy(update={"amax_history_len": int(value)})}
+    else:
+        raise _refuse(arm.name)
+    return arm.model_copy(update={"precision": precision.model_copy(update=changed)})
+
+
+def _recipe(kind: str, name: str) -> Recipe:
+    if kind not in _RECIPES:
+        raise _refuse(name)
+    return _RECIPES[kind]
+
+
+def _refuse(name: str) -> UsageError:
+    return UsageError(f"unknown arm {name!r}", where="--arm", next_step=f"Allowed: {GRAMMAR}.")

@@ -1,0 +1,184 @@
+"""What a speed measurement's lines say: per arm times, rates, memory and energy, and how far each is from what GEMMs allow.
+
+Two counts of a step's FLOPs: 6 · N · tokens with N all parameters, the embedding included and attention not (the count of most
+published figures), and the GEMMs that really run, attention's full square included (`sizing.flops`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median, quantiles
+from typing import Any
+
+from pydantic import Field
+
+from fp8migrate.plan.schema import LlamaModel
+from fp8migrate.settings import Settings
+from fp8migrate.sizing.flops import flops_per_token
+
+Line = Mapping[str, Any]
+
+
+class ArmSpeed(Settings):
+    """One arm's steps, all its turns together. Times in seconds, memory in bytes."""
+
+    name: str
+    steps: int
+    median_s: float
+    quartiles_s: tuple[float, float] = Field(description="first and third")
+    parts_s: dict[str, float] = Field(description="medians of forward, backward, optimizer (norm, clipping, update)")
+    round_medians_s: tuple[float, ...]
+    tokens_per_second: float
+    tflops_6n: float
+    tflops_gemm: float
+    peak_share: float | None = Field(description="of the measured BF16 product of 8192³, by the GEMMs that run")
+    peak_bytes: int | None
+    held_after_forward_bytes: int | None = Field(
+        description="weights, states, activations, FP8 copies: before the backward pass"
+    )
+    fp8_copies_bytes: int = Field(
+        description="two FP8 copies, one transposed, of every converted weight: computed, not measured"
+    )
+    fp8_share: float
+    joules_per_token: float | None
+    first_step_s: float = Field(description="with compilation and the first choice of kernels")
+    losses: tuple[float, ...]
+    finite: bool
+    speedup: float | None = Field(None, description="baseline's median over this one's")
+    round_speedups: tuple[float, ...] = Field((), description="round by round")
+    limit: float | None = Field(None, description="the speed-up if of the baseline's step only its converted GEMMs changed")
+    captured: float | None = Field(None, description="of the time that the GEMMs alone would save, how much was saved")
+
+
+class Measurement(Settings):
+    """One run of `fp8migrate measure`."""
+
+    name: str
+    environment: dict[str, Any]
+    parameters: int
+    weight_bytes: int
+    tokens_per_step: int
+    optimizer: dict[str, Any]
+    arms: tuple[ArmSpeed, ...]
+    failed: dict[str, str]
+    optimizers: tuple[dict[str, Any], ...]
+    attention: tuple[dict[str, Any], ...]
+    gemms: tuple[dict[str, Any], ...]
+    memory_bytes_per_second: float | None
+    complete: bool
+    notes: tuple[str, ...]
+
+
+def of_kind(lines: Iterable[Line], kind: str) -> list[dict[str, Any]]:
+    return [{key: value for key, value in line.items() if key not in ("kind", "at")} for line in lines if line["kind"] == kind]
+
+
+def summarize(name: str, model: LlamaModel, sequence_length: int, lines: Sequence[Line]) -> Measurement:
+    """Raises ValueError where a measurement said nothing at all."""
+    first = of_kind(lines, "environment")
+    if not first:
+        raise ValueError("the measurement wrote nothing")
+    about = first[0]
+    gemms = of_kind(lines, "gemm")
+    prepared = {each["arm"]: each for each in of_kind(lines, "arm")}
+    turns: dict[str, list[dict[str, Any]]] = {}
+    for turn in of_kind(lines, "turn"):
+        turns.setdefault(turn["arm"], []).append(turn)
+    counts = (6 * about["parameters"], flops_per_token(model, sequence_length))
+    peak = next((each["bf16"] for each in gemms if each["name"] == "square"), None)
+    arms = [_arm(name, prepared[name], turns[name], about, counts, peak) for name in prepared if name in turns]
+    arms = _against_baseline(arms, prepared, gemms)
+    failures = {each["arm"]: each["error"] for kind in ("arm_failed", "turn_failed") for each in of_kind(lines, kind)}
+    chosen = of_kind(lines, "optimizer")
+    memory = of_kind(lines, "memory")
+    return Measurement(
+        name=name,
+        environment=about["environment"] | {"cudnn": about["cudnn"]},
+        parameters=about["parameters"],
+        weight_bytes=about["weight_bytes"],
+        tokens_per_step=about["tokens_per_step"],
+        optimizer=chosen[0] if chosen else {},
+        arms=tuple(arms),
+        failed=failures,
+        optimizers=tuple(of_kind(lines, "optimizer_lever")),
+        attention=tuple(of_kind(lines, "attention")),
+        gemms=tuple(gemms),
+        memory_bytes_per_second=memory[0]["bytes_per_second"] if memory else None,
+        complete=any(line["kind"] == "end" for line in lines),
+        notes=tuple(_notes(about, lines)),
+    )
+
+
+def _arm(name: str, arm: Line, turns: Sequence[Line], about: Line, counts: tuple[int, int], square_s: float | None) -> ArmSpeed:
+    steps = [step for turn in turns for step in turn["steps"]]
+    totals = [sum(step.values()) for step in steps]
+    middle = median(totals)
+    tokens = about["tokens_per_step"]
+    peaks = [turn["peak_bytes"] for turn in turns if turn["peak_bytes"] is not None]
+    held = [turn["held_after_forward_bytes"] for turn in turns if turn["held_after_forward_bytes"] is not None]
+    joules = [turn["joules"] for turn in turns]
+    losses = [loss for turn in turns for loss in turn["losses"]]
+    gemm_rate = counts[1] * tokens / middle
+    ends = quantiles(totals, n=4) if len(totals) > 1 else [middle] * 3
+    return ArmSpeed(
+        name=name,
+        steps=len(totals),
+        median_s=middle,
+        quartiles_s=(ends[0], ends[2]),
+        parts_s={part: median(step[part] for step in steps) for part in steps[0]},
+        round_medians_s=tuple(median(sum(step.values()) for step in turn["steps"]) for turn in turns),
+        tokens_per_second=tokens / middle,
+        tflops_6n=counts[0] * tokens / middle / 1e12,
+        tflops_gemm=gemm_rate / 1e12,
+        peak_share=None if square_s is None else gemm_rate / (2 * 8192**3 / square_s),
+        peak_bytes=max(peaks, default=None),
+        held_after_forward_bytes=max(held, default=None),
+        fp8_copies_bytes=2 * arm["fp8_weights"],
+        fp8_share=arm["fp8_share"],
+        joules_per_token=None if None in joules else sum(joules) / (tokens * len(totals)),
+        first_step_s=arm["first_step_s"],
+        losses=tuple(loss for loss in losses if loss is not None),
+        finite=None not in losses,
+    )
+
+
+def _against_baseline(arms: Sequence[ArmSpeed], prepared: Mapping[str, Line], gemms: Sequence[Line]) -> list[ArmSpeed]:
+    baseline = next((arm for arm in arms if prepared[arm.name]["settings"]["precision"]["backend"] == "bf16"), None)
+    if baseline is None:
+        return list(arms)
+    return [_compared(arm, baseline, saved_by_gemms(gemms, with_head=_head_in_fp8(prepared[arm.name]))) for arm in arms]
+
+
+def _compared(arm: ArmSpeed, baseline: ArmSpeed, could_save_s: float | None) -> ArmSpeed:
+    found: dict[str, Any] = {
+        "speedup": baseline.median_s / arm.median_s,
+        "round_speedups": tuple(b / a for b, a in zip(baseline.round_medians_s, arm.round_medians_s, strict=False)),
+    }
+    if arm.fp8_share > 0 and could_save_s is not None:
+        found["limit"] = baseline.median_s / (baseline.median_s - could_save_s)
+        found["captured"] = (baseline.median_s - arm.median_s) / could_save_s
+    return arm.model_copy(update=found)
+
+
+def saved_by_gemms(gemms: Sequence[Line], *, with_head: bool) -> float | None:
+    """Seconds by which a step's products with weights are faster in FP8: forward with fast, backward with exact sums."""
+    saved = 0.0
+    for each in gemms:
+        if each["name"] == "square" or (each["name"] == "lm_head" and not with_head):
+            continue
+        fp8 = each["fp8_fast" if each["gemm"] == "forward" else "fp8_exact"]
+        if fp8 is None:
+            return None
+        saved += each["times"] * (each["bf16"] - fp8)
+    return saved if gemms else None
+
+
+def _head_in_fp8(arm: Line) -> bool:
+    return "lm_head" not in arm["settings"]["precision"]["keep_bf16"]
+
+
+def _notes(about: Line, lines: Sequence[Line]) -> Iterable[str]:
+    yield "weights, gradients and AdamW's states are BF16; tokens are random; losses say only that the step is finite"
+    yield "the first step of every turn, and all of an arm's warm-up, are left out of its times"
+    if about["energy_missing"]:
+        yield f"no energy: {about['energy_missing']}"
+    if any(line["kind"] == "out_of_time" for line in lines):
+        yield "stopped early: the time given was over"

@@ -1,4 +1,4 @@
-"""`python -m fp8migrate.worker run DIRECTORY [--start CHECKPOINT]` with `probe`, `examine` and `speed`: what the engine starts.
+"""`python -m fp8migrate.worker run DIRECTORY [--start CHECKPOINT]` with `probe`, `speed` and others: what the engine starts.
 
 Exit codes: 0 the outcome is recorded (a NaN is an outcome), 2 wrong use, 5 the disk failed, 75 stopped on request.
 """
@@ -17,6 +17,7 @@ from fp8migrate.plan.schema import PythonSourceData
 from fp8migrate.records.parent import exit_with_parent
 from fp8migrate.records.schema import Environment, Outcome
 from fp8migrate.records.writer import RunWriter
+from fp8migrate.sizing.break_even import BreakEvenRequest
 from fp8migrate.worker.backends import BACKENDS
 from fp8migrate.worker.data import load_corpus
 from fp8migrate.worker.probe import probe, source_sha256
@@ -42,6 +43,8 @@ def main(arguments: list[str]) -> int:
     machine.add_argument("--device", required=True)
     speed = commands.add_parser("speed")
     speed.add_argument("--job", required=True)
+    layers = commands.add_parser("break-even")
+    layers.add_argument("--request", required=True)
     load = commands.add_parser("load")
     load.add_argument("--backend", required=True)
     options = parser.parse_args(arguments)
@@ -56,6 +59,12 @@ def main(arguments: list[str]) -> int:
             from fp8migrate.worker.examine import examine  # not part of a run
 
             print(examine(options.device).model_dump_json())
+            return 0
+        if options.command == "break-even":
+            from fp8migrate.worker.break_even import measure_break_even  # not part of a run
+
+            request = BreakEvenRequest.model_validate_json(options.request)
+            print(measure_break_even(request, choose_device(request.device)).model_dump_json())
             return 0
         if options.command == "speed":
             print(seconds_per_step(Job.model_validate_json(options.job)))

@@ -7,7 +7,7 @@ import orjson
 from pydantic import Field
 
 from fp8migrate.facts.recipes import Recipe
-from fp8migrate.plan.schema import LlamaModel, PolicyRule, PythonSourceData, Training
+from fp8migrate.plan.schema import LlamaModel, OddShapes, PolicyRule, PythonSourceData, Training
 from fp8migrate.settings import Settings
 
 Arm = Literal["baseline", "control", "candidate", "floor", "sensitivity"]
@@ -24,7 +24,11 @@ class Precision(Settings):
     modules: Modules = Field("linear", description="fused: the library's fused modules, which hold the norms too")
     recipe: Recipe | None = Field(None, description="none on an FP8 backend: its modules with FP8 switched off (control)")
     keep_bf16: tuple[str, ...] = ()
+    kept: tuple[tuple[str, str], ...] = Field(
+        (), description="further layers in BF16, by name, and why: what size and advice came to for this model"
+    )
     policy: tuple[PolicyRule, ...] = ()
+    odd_shapes: OddShapes = "keep"
     stand_in: Recipe | None = Field(
         None, description="sensitivity: goes where the others would be in low precision, GEMM by GEMM, and nowhere else"
     )

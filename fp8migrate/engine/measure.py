@@ -15,6 +15,7 @@ from fp8migrate.plan.load import LoadedPlan
 from fp8migrate.plan.schema import Plan
 from fp8migrate.records.files import replace_file, write_errors
 from fp8migrate.records.log_tail import last_words
+from fp8migrate.sizing.keep import kept_layers
 
 DEFAULT_ARMS = ("baseline", "control", "candidate", "candidate+fp8_head", "candidate+fp8_head+fast_accumulation")
 _RECIPES: dict[str, Recipe] = {
@@ -104,8 +105,14 @@ def arm_of(plan: Plan, name: str) -> MeasuredArm:
         return MeasuredArm(name=name, precision=Precision(backend="torchao", recipe=recipe, keep_bf16=candidate.keep_bf16))
     if first not in ("control", "candidate"):
         raise _refuse(name)
-    kept, policy = candidate.keep_bf16, candidate.policy
-    precision = Precision(backend="transformer_engine", modules="fused", keep_bf16=kept, policy=policy)
+    precision = Precision(
+        backend="transformer_engine",
+        modules="fused",
+        keep_bf16=candidate.keep_bf16,
+        kept=kept_layers(candidate, plan.model, plan.model),
+        policy=candidate.policy,
+        odd_shapes=candidate.odd_shapes,
+    )
     if first == "candidate":
         precision = precision.model_copy(update={"recipe": candidate.recipe})
     arm = MeasuredArm(name=name, precision=precision)
@@ -125,7 +132,9 @@ def _with_lever(arm: MeasuredArm, lever: str) -> MeasuredArm:
     if lever in switches:
         return arm.model_copy(update=switches[lever])
     if lever == "fp8_head":
-        changed: dict[str, object] = {"keep_bf16": tuple(each for each in precision.keep_bf16 if each != "lm_head")}
+        changed: dict[str, object] = {
+            "keep_bf16": tuple(each for each in precision.keep_bf16 if each not in ("lm_head", "head"))
+        }
     elif key == "recipe":
         changed = {"recipe": _recipe(value, arm.name)}
     elif key == "history" and value.isdigit() and isinstance(precision.recipe, DelayedRecipe):

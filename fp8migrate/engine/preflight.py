@@ -6,7 +6,8 @@ from fp8migrate.plan.schema import LlamaModel
 from fp8migrate.plan.shrink import shrink
 from fp8migrate.records.schema import Environment
 from fp8migrate.sizing.flops import gemm_sites
-from fp8migrate.sizing.policy import resolve_policy
+from fp8migrate.sizing.keep import kept_layers
+from fp8migrate.sizing.policy import KINDS, resolve_policy
 
 
 def preflight(loaded: LoadedPlan) -> None:
@@ -44,13 +45,16 @@ def _refuse_policy(loaded: LoadedPlan, model: LlamaModel, words: str) -> None:
     sites = gemm_sites(model, training.sequence_length)
     linear = [site.name for site in sites if site.is_linear]
     tokens = training.micro_batch_size * training.sequence_length
-    policy = resolve_policy(sites, candidate.recipe, candidate.keep_bf16, candidate.policy, tokens)
+    kept = kept_layers(candidate, loaded.plan.model, model)
+    policy = resolve_policy(
+        *(sites, candidate.recipe, candidate.keep_bf16, candidate.policy, tokens), kept=kept, odd_shapes=candidate.odd_shapes
+    )
     if policy.unmatched:
         key = "candidate.keep_bf16" if set(policy.unmatched) & set(candidate.keep_bf16) else "candidate.policy"
         raise PlanError(
             f"{key}: {', '.join(policy.unmatched)} matches no layer of {words}",
             where=loaded.where(key),
-            next_step=f"Layers are named like {linear[0]}; lm_head, first_layer and last_layer are names too; * matches all.",
+            next_step=f"Layers are named like {linear[0]}; {', '.join(KINDS)} are names too; * matches all.",
         )
     if candidate.recipe.kind == "bf16":
         return

@@ -15,9 +15,10 @@ from fp8migrate.facts.operands import Gemm, TensorName
 from fp8migrate.facts.recipes import Recipe
 from fp8migrate.facts.step_speed import NEEDS_BLACKWELL, SOURCE, STEP_SPEED
 from fp8migrate.jobs import Job, Train
-from fp8migrate.plan.schema import Plan
+from fp8migrate.plan.schema import OddShapes, Plan
 from fp8migrate.records.schema import Record
 from fp8migrate.sizing.flops import gemm_sites
+from fp8migrate.sizing.keep import kept_layers
 from fp8migrate.sizing.policy import matching, resolve_policy, shape_refusal
 
 TABLE = "tensor_stats-"
@@ -152,7 +153,9 @@ class _Row(BaseModel):
     largest_log2_scale: list[float]
 
 
-def advice(job: Job, record: Record, keep_bf16: Sequence[str], candidate: Recipe) -> Advice | None:
+def advice(
+    job: Job, record: Record, keep_bf16: Sequence[str], candidate: Recipe, odd_shapes: OddShapes = "keep"
+) -> Advice | None:
     """What the tables of a BF16 run say; None where nothing was sampled."""
     task = job.task
     if not isinstance(task, Train) or task.tensor_stats is None:
@@ -171,7 +174,11 @@ def advice(job: Job, record: Record, keep_bf16: Sequence[str], candidate: Recipe
         if one.layer not in kept:
             counted[one.recipe].append(one)
     found = tuple(
-        forecast(recipe, counted[words], shares, refused_shapes(task, recipe), candidate=recipe == candidate)
+        forecast(
+            *(recipe, counted[words], shares),
+            {} if odd_shapes == "pad" else refused_shapes(task, recipe),
+            candidate=recipe == candidate,
+        )
         for words, recipe in recipes.items()
         if counted[words]
     )
@@ -325,10 +332,31 @@ def gemm_forecasts(advised: Advice, plan: Plan) -> dict[tuple[str, Gemm], float]
 
     The noise of its two operands adds up, where they and their errors are not correlated.
     """
+    noise: dict[tuple[str, Gemm], float] = defaultdict(float)
+    for one in _as_planned(advised, plan):
+        noise[one.layer, one.gemm] += 10 ** (-one.sqnr_db / 10)
+    return {key: inf if total == 0 else -10 * log10(total) for key, total in noise.items()}
+
+
+def unfit_layers(advised: Advice, plan: Plan) -> tuple[KeptLayer, ...]:
+    """Layers with a poor operand under the recipe that the plan gives its GEMM, and the poorest: what keep_advised keeps."""
+    worst: dict[str, OperandForecast] = {}
+    for one in sorted(_as_planned(advised, plan), key=_badness):
+        if one.poor:
+            worst.setdefault(one.layer, one)
+    return tuple(KeptLayer(layer, worst[layer].in_words) for layer in advised.layers if layer in worst)
+
+
+def _as_planned(advised: Advice, plan: Plan) -> list[OperandForecast]:
+    """Of all forecasts those of the operands that the plan has in low precision, each under the recipe that it has there."""
     candidate, training = plan.candidate, plan.training
     sites = gemm_sites(plan.model, training.sequence_length)
     tokens = training.micro_batch_size * training.sequence_length
-    policy = resolve_policy(sites, candidate.recipe, candidate.keep_bf16, candidate.policy, tokens)
+    policy = resolve_policy(
+        *(sites, candidate.recipe, candidate.keep_bf16, candidate.policy, tokens),
+        kept=kept_layers(candidate, plan.model, plan.model),
+        odd_shapes=candidate.odd_shapes,
+    )
     own = next((one.recipe for one in advised.recipes if one.candidate), "")
     # The advisor may have sampled the candidate under another name: with the history that it looks back on itself.
     names = {candidate.recipe.in_words: own}
@@ -337,11 +365,7 @@ def gemm_forecasts(advised: Advice, plan: Plan) -> dict[tuple[str, Gemm], float]
         for name, site in policy.sites.items()
         for gemm, recipe in site.recipes.items()
     }
-    noise: dict[tuple[str, Gemm], float] = defaultdict(float)
-    for one in advised.operands:
-        if wanted.get((one.layer, one.gemm)) == one.recipe:
-            noise[one.layer, one.gemm] += 10 ** (-one.sqnr_db / 10)
-    return {key: inf if total == 0 else -10 * log10(total) for key, total in noise.items()}
+    return [one for one in advised.operands if wanted.get((one.layer, one.gemm)) == one.recipe]
 
 
 def _flops_shares(record: Record, layers: Sequence[str], kept: frozenset[str]) -> dict[str, float]:

@@ -12,6 +12,7 @@ from fp8migrate.evidence.schema import BaselineEvidence, Delta
 from fp8migrate.jobs import Job, Train
 from fp8migrate.plan.schema import Plan
 from fp8migrate.records.schema import Record, Series
+from fp8migrate.sizing.keep import kept_layers
 from fp8migrate.statistics.robust import trailing_mean
 from fp8migrate.statistics.spikes import spike_events, spike_steps
 
@@ -44,8 +45,14 @@ def baseline_evidence(plan: Plan, jobs: Sequence[Job], records: Mapping[str, Rec
         peak_memory_bytes=record.facts.get("peak_memory_bytes"),
         data_passes=max(passes, default=1.0),
         margin=plan.parity.margin_fraction,
-        advice=advice(job, record, plan.candidate.keep_bf16, plan.candidate.recipe),
+        advice=advice(job, record, _kept(plan), plan.candidate.recipe, plan.candidate.odd_shapes),
     )
+
+
+def _kept(plan: Plan) -> tuple[str, ...]:
+    """Filters and layers that the plan keeps in BF16 whatever the advisor says."""
+    candidate = plan.candidate
+    return (*candidate.keep_bf16, *(name for name, _ in kept_layers(candidate, plan.model, plan.model)))
 
 
 def _validation(job: Job, record: Record, *, last: bool) -> float | None:

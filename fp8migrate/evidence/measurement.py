@@ -172,7 +172,7 @@ def saved_by_gemms(gemms: Sequence[Line], *, with_head: bool) -> float | None:
 
 
 def _head_in_fp8(arm: Line) -> bool:
-    return "lm_head" not in arm["settings"]["precision"]["keep_bf16"]
+    return not {"lm_head", "head"} & set(arm["settings"]["precision"]["keep_bf16"])
 
 
 def _notes(about: Line, lines: Sequence[Line]) -> Iterable[str]:

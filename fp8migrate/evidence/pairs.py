@@ -11,8 +11,9 @@ from fp8migrate.evidence.runs import run_fact
 from fp8migrate.evidence.schema import Cell, Comparison, Endpoint, PairCurves
 from fp8migrate.jobs import Arm, DesignName, Job, Precision, Train
 from fp8migrate.plan.audit import AuditRow, audit, merge
-from fp8migrate.plan.schema import Plan
+from fp8migrate.plan.schema import Candidate, Plan
 from fp8migrate.records.schema import Conversion, Record
+from fp8migrate.sizing.keep import Kept, advised_names
 
 COMPARED_ARMS: tuple[Arm, ...] = ("candidate", "control", "floor", "sensitivity")
 
@@ -57,7 +58,7 @@ def compare(plan: Plan, design: DesignName, jobs: Sequence[Job], records: Mappin
         identical_pairs=sum(_identical(pair) for pair in candidates),
         data_passes=max((float(record.facts.get("data_passes", 1.0)) for record in left), default=1.0),
         step_digits=_digits(candidates),
-        recipe=describe_recipe(plan),
+        recipe=describe_recipe(plan, next((precision_of(job).kept for job in chosen if job.role.arm == "candidate"), ())),
         model=describe_model(plan, left),
         tokens=tokens,
         decayed=all(_decays(job) for job in chosen if job.role.arm in ("baseline", "candidate")),
@@ -202,16 +203,29 @@ def _extent(jobs: Sequence[Job]) -> tuple[int, int, int]:
     return task.first_step, task.last_step, (task.last_step - task.first_step) * task.training.tokens_per_step
 
 
-def describe_recipe(plan: Plan) -> str:
-    """`delayed (format hybrid, amax_history_len 16, …); BF16: lm_head`."""
+def describe_recipe(plan: Plan, named: Kept = ()) -> str:
+    """`delayed (format hybrid, amax_history_len 16, …); kept in BF16: lm_head`. named: layers kept for size or on advice."""
     candidate = plan.candidate
     settings = candidate.recipe.model_dump(exclude={"kind"})
     details = ", ".join(f"{name} {value}" for name, value in settings.items())
     kept = (
         f"; kept in BF16: {', '.join(candidate.keep_bf16)}" if candidate.keep_bf16 and candidate.recipe.kind != "bf16" else ""
     )
-    rules = "".join(f"; {rule.in_words}" for rule in candidate.policy)
+    rules = "".join(f"; {rule.in_words}" for rule in candidate.policy) + _choices(candidate, named)
     return f"{candidate.recipe.kind} ({details}){kept}{rules}" if details else f"{candidate.recipe.kind}{kept}{rules}"
+
+
+def _choices(candidate: Candidate, named: Kept) -> str:
+    """`; under 65536 weights: BF16; advised: BF16 for layers.0.mlp.down; odd shapes padded`"""
+    words = []
+    if candidate.keep_smaller_than is not None:
+        words.append(f"under {candidate.keep_smaller_than} weights: BF16")
+    if candidate.keep_advised:
+        names = advised_names(named)
+        words.append(f"advised: BF16 for {', '.join(names)}" if names else "advised: nothing to keep in BF16")
+    if candidate.odd_shapes == "pad":
+        words.append("odd shapes padded")
+    return "".join(f"; {each}" for each in words)
 
 
 def describe_model(plan: Plan, records: Sequence[Record]) -> str:

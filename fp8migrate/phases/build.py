@@ -11,6 +11,7 @@ from fp8migrate.jobs import Arm, CheckpointRef, Cooldown, DataOrder, DesignName,
 from fp8migrate.plan.schema import LlamaModel, Plan, Training
 from fp8migrate.records.schema import Environment
 from fp8migrate.sizing.flops import gemm_sites
+from fp8migrate.sizing.keep import Kept, kept_layers
 from fp8migrate.sizing.policy import resolve_policy
 
 # Passes without an update that fill the amax histories of a run which starts from a BF16 checkpoint (PARITY.md 2).
@@ -37,13 +38,22 @@ class Start:
 
 @dataclass(frozen=True)
 class JobBuilder:
-    """Builds the jobs of one phase for one model and schedule."""
+    """Builds the jobs of one phase for one model and schedule.
+
+    advised: layers of the plan's own model that stay in BF16 because the advisor says so, and why.
+    """
 
     plan: Plan
     environment: Environment
     phase: str
     model: LlamaModel
     training: Training
+    advised: Kept = ()
+
+    @property
+    def kept(self) -> Kept:
+        """Layers of this model that stay in BF16 for their size or on advice."""
+        return kept_layers(self.plan.candidate, self.plan.model, self.model, self.advised)
 
     def job(self, task: Task, role: Role, start: CheckpointRef | None = None) -> Job:
         """A job with the plan's launch settings and a name for people."""
@@ -103,29 +113,25 @@ class JobBuilder:
         backend = resolve_backend(self.plan, self.environment)
         if arm == "control":
             return Precision(backend=backend, keep_bf16=candidate.keep_bf16)
+        here = Precision(backend=backend, keep_bf16=candidate.keep_bf16, kept=self.kept, odd_shapes=candidate.odd_shapes)
         if candidate.recipe.kind == "bf16" and arm == "sensitivity":  # an A/A test has nothing to stand in for
-            return Precision(backend=backend, recipe=self.plan.design.sensitivity, keep_bf16=candidate.keep_bf16)
+            return here.model_copy(update={"recipe": self.plan.design.sensitivity})
         bad = self.plan.design.sensitivity
         is_bad = candidate.recipe == bad and not candidate.policy and backend == "emulated"  # then one run serves as both
+        own = here.model_copy(update={"recipe": candidate.recipe, "policy": candidate.policy})
         if arm != "sensitivity" or is_bad:
-            return Precision(backend=backend, recipe=candidate.recipe, keep_bf16=candidate.keep_bf16, policy=candidate.policy)
+            return own
         # No library runs it: it is emulated whatever the candidate runs on.
         if self._takes_all_that(bad):
-            return Precision(backend="emulated", recipe=bad, keep_bf16=candidate.keep_bf16)
-        return Precision(
-            backend="emulated",
-            recipe=candidate.recipe,
-            keep_bf16=candidate.keep_bf16,
-            policy=candidate.policy,
-            stand_in=bad,
-        )
+            return here.model_copy(update={"backend": "emulated", "recipe": bad})
+        return own.model_copy(update={"backend": "emulated", "stand_in": bad})
 
     def _takes_all_that(self, recipe: Recipe) -> bool:
         """Whether another recipe would go exactly where the candidate has FP8: then plans of other recipes share its runs."""
         candidate, tokens = self.plan.candidate, self.training.micro_batch_size * self.training.sequence_length
         sites = gemm_sites(self.model, self.training.sequence_length)
         found, wanted = (
-            resolve_policy(sites, each, candidate.keep_bf16, rules, tokens)
+            resolve_policy(*(sites, each, candidate.keep_bf16, rules, tokens), kept=self.kept, odd_shapes=candidate.odd_shapes)
             for each, rules in ((recipe, ()), (candidate.recipe, candidate.policy))
         )
         return all(found.sites[site.name].recipes.keys() == wanted.sites[site.name].recipes.keys() for site in sites)

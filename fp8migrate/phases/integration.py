@@ -1,13 +1,17 @@
 """Phase 2: can FP8 run here, what does it reach, is inference right, then one training step, then save and load."""
 
+from collections.abc import Sequence
+
 from fp8migrate.checks import judge_integration
 from fp8migrate.evidence.baseline import baseline_evidence
 from fp8migrate.evidence.integration import integration_evidence
 from fp8migrate.jobs import ForwardCheck, Job, OneStep, Role
+from fp8migrate.phases.advised import advised_layers
 from fp8migrate.phases.baseline import baseline_jobs, final_checkpoint
 from fp8migrate.phases.build import JobBuilder
 from fp8migrate.phases.schema import Done, Findings, Jobs
 from fp8migrate.plan.schema import Plan
+from fp8migrate.sizing.keep import advised_names
 
 
 class Integration:
@@ -16,7 +20,8 @@ class Integration:
     def next(self, plan: Plan, findings: Findings) -> Jobs | Done:
         jobs = integration_jobs(plan, findings)
         if findings.missing(jobs):
-            return Jobs(jobs, "compare one forward and one training step in FP8 with BF16, on the baseline's last weights")
+            because = "compare one forward and one training step in FP8 with BF16, on the baseline's last weights"
+            return Jobs(jobs, because + _advised_words(plan, jobs))
         advised = baseline_evidence(plan, baseline_jobs(plan, findings), findings.records).advice
         evidence = integration_evidence(plan, jobs, findings.records, advised)
         return Done(results=judge_integration(evidence), integration=evidence)
@@ -25,9 +30,18 @@ class Integration:
         return integration_jobs(plan, findings)
 
 
+def _advised_words(plan: Plan, jobs: Sequence[Job]) -> str:
+    """What the plan's keep_advised came to, in a few words."""
+    if not plan.candidate.keep_advised:
+        return ""
+    count = len(advised_names(jobs[0].task.precision.kept))
+    return f"; {count} of its layers kept in BF16 as advised" if count else "; nothing is advised to stay in BF16"
+
+
 def integration_jobs(plan: Plan, findings: Findings) -> tuple[Job, ...]:
     """A forward check and a one-step check of the candidate, from the baseline's final checkpoint."""
-    builder = JobBuilder(plan, findings.environment, "integration", plan.model, plan.training)
+    advised = advised_layers(plan, findings)
+    builder = JobBuilder(plan, findings.environment, "integration", plan.model, plan.training, advised)
     start = final_checkpoint(plan, findings)
     return tuple(
         builder.job(

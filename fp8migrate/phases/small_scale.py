@@ -7,6 +7,7 @@ from fp8migrate.evidence.growth import with_growth
 from fp8migrate.evidence.pairs import compare
 from fp8migrate.evidence.schema import Comparison
 from fp8migrate.jobs import Cooldown, DesignName, Job
+from fp8migrate.phases.advised import advised_layers
 from fp8migrate.phases.build import JobBuilder, Start, arms_of_pair
 from fp8migrate.phases.schema import Done, Findings, Jobs
 from fp8migrate.plan.schema import LONG_SCREEN_FACTOR, BranchDesign, Plan, ScratchDesign, ScreenDesign
@@ -51,7 +52,7 @@ def small_builder(plan: Plan, findings: Findings) -> JobBuilder:
     settings = plan.phases.small_scale
     model = shrink(plan.model, settings.shrink)
     training = shrunk_training(plan.training, plan.model, model, settings.learning_rate_rule)
-    return JobBuilder(plan, findings.environment, "small_scale", model, training)
+    return JobBuilder(plan, findings.environment, "small_scale", model, training, advised_layers(plan, findings))
 
 
 def trunk_job(plan: Plan, builder: JobBuilder) -> Job | None:

@@ -11,6 +11,7 @@ from fp8migrate.settings import InconsistentError, Settings
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Serve = Literal["bf16", "fp8"]
 LearningRateRule = Literal["inverse_width", "keep"]
+OddShapes = Literal["keep", "pad"]
 
 # PARITY.md 3: non-inferiority margins as relative gaps. "standard" is DeepSeek-V3's published bound (0.25 %).
 NAMED_MARGINS = {"standard": 0.0025, "strict": 0.0010, "fp4": 0.010}
@@ -114,7 +115,7 @@ class PolicyRule(Settings):
 
     layers: str = Field(
         min_length=1,
-        description="lm_head, first_layer, last_layer, or a name pattern (layers.*.mlp.down)",
+        description="head, first_layer, last_layer, attention, mlp, or a name pattern (layers.*.mlp.down)",
         examples=["layers.*.mlp.down"],
     )
     gemms: tuple[Gemm, ...] = Field(GEMMS, min_length=1, description="which of forward, data_gradient, weight_gradient")
@@ -135,7 +136,17 @@ class Candidate(Settings):
     )
     recipe: Recipe = Field(default_factory=DelayedRecipe, description="how tensors are scaled into FP8")
     keep_bf16: tuple[str, ...] = Field(
-        ("lm_head",), description="layers left in BF16: lm_head, first_layer, last_layer, or name patterns (layers.*.mlp.down)"
+        ("lm_head",),
+        description="in BF16: head, first_layer, last_layer, attention, mlp, norms, embeddings, or names (layers.*.mlp.down)",
+    )
+    keep_smaller_than: int | None = Field(
+        None, ge=1, description="layers of the model with fewer weights (out x in) stay in BF16; null: none for its size"
+    )
+    keep_advised: bool = Field(
+        False, description="layers that the advisor judges unfit for their recipe, from the BF16 run, stay in BF16"
+    )
+    odd_shapes: OddShapes = Field(
+        "keep", description="shapes that FP8 GEMMs do not take: keep in BF16, or pad with zeros to the next that they do"
     )
     policy: tuple[PolicyRule, ...] = Field((), description="exceptions from the recipe, by layer and by GEMM")
 
@@ -320,6 +331,8 @@ class Plan(Settings):
             problems["candidate.recipe"] = "bf16 is an A/A test: say parity.require_fp8: false, or choose an FP8 recipe"
         if self.candidate.recipe.kind == "bf16" and self.candidate.policy:
             problems["candidate.policy"] = "has no place in an A/A test: choose an FP8 recipe, and name its exceptions"
+        if self.candidate.keep_advised and self.phases.baseline.advisor.samples == 0:
+            problems["candidate.keep_advised"] = "needs the advisor: say phases.baseline.advisor.samples: 1 or more"
         if self.candidate.recipe.kind == "bf16" and self.parity.serve == "fp8":
             problems["parity.serve"] = "fp8 cannot be judged in an A/A test, which has no FP8 forward: say bf16"
         if problems:

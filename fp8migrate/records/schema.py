@@ -78,6 +78,7 @@ class Conversion(Settings):
     layers: tuple[LayerConversion, ...]
     fp8_flops_share: float
     unmatched_filters: tuple[str, ...] = ()
+    notes: tuple[str, ...] = Field((), description="what the plan keeps in BF16 that no GEMM is, and so was never in FP8")
     quantized_tensors: int | None = Field(None, description="tensors quantised while the run went on: the proof that FP8 ran")
     not_in_fp8: tuple[str, ...] = Field((), description="converted layers of which some or every pass ran without FP8")
 

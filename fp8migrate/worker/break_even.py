@@ -5,22 +5,25 @@ A shape, a recipe or a library that fails is told and costs no other figure.
 
 import gc
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from fp8migrate.facts.operands import GEMMS, Gemm
+from fp8migrate.facts.operands import GEMMS
 from fp8migrate.facts.recipes import Recipe
 from fp8migrate.jobs import Precision
+from fp8migrate.plan.schema import OddShapes
 from fp8migrate.sizing.break_even import BreakEven, BreakEvenRequest, LinearShape, Part, PartTime, RawGemm
 from fp8migrate.sizing.flops import GemmSite, gemm_sites
-from fp8migrate.sizing.policy import shape_refusal
+from fp8migrate.sizing.policy import SitePolicy, resolve_policy
 from fp8migrate.sizing.units import units
 from fp8migrate.worker import gemm_rates
 from fp8migrate.worker.backends import BACKENDS, Backend
+from fp8migrate.worker.backends.converted import MakeLayer
+from fp8migrate.worker.backends.padded import padded
 from fp8migrate.worker.burst import Around, Bursts, Work, nothing_around
 
 # Which gradients a pass has, and what its parts are called; None: already known from the whole.
@@ -61,7 +64,7 @@ def measure_break_even(request: BreakEvenRequest, device: torch.device) -> Break
     raw: list[RawGemm] = []
     failed: list[str] = []
     began = time.perf_counter()
-    backends = _backends(request, failed)
+    ways = _ways(request, failed)
     bursts = Bursts(device)
     for use in shapes_of(request):
         if time.perf_counter() - began > request.seconds:
@@ -69,64 +72,71 @@ def measure_break_even(request: BreakEvenRequest, device: torch.device) -> Break
             continue
         if device.type == "cuda":
             raw += _raw(use.shape, device, failed)
-        for backend, recipe in backends:
-            times += _times(use, backend, recipe, bursts, device, failed)
+        for way in ways:
+            times += _times(use, way, bursts, device, failed)
             _clear(device)
     return BreakEven(device=name, layout=request.layout, times=tuple(times), raw=tuple(raw), failed=tuple(failed))
 
 
-def _backends(request: BreakEvenRequest, failed: list[str]) -> list[tuple[Backend, Recipe]]:
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """A recipe on its backend, and what is done with shapes that it does not take."""
+
+    backend: Backend
+    recipe: Recipe
+    odd_shapes: OddShapes
+
+
+def _ways(request: BreakEvenRequest, failed: list[str]) -> list[_Way]:
     """One backend for each recipe, as a model in that recipe alone would have it."""
-    wanted = [(each.backend, recipe) for each in request.precisions for recipe in each.low_precision_recipes]
+    wanted = [(each.backend, recipe, each.odd_shapes) for each in request.precisions for recipe in each.low_precision_recipes]
     found = []
-    for name, recipe in dict.fromkeys(wanted):
+    for name, recipe, odd_shapes in dict.fromkeys(wanted):
         if name not in BACKENDS:
             continue
         try:
-            found.append((BACKENDS[name](Precision(backend=name, recipe=recipe)), recipe))
+            found.append(_Way(BACKENDS[name](Precision(backend=name, recipe=recipe)), recipe, odd_shapes))
         except Exception as error:  # noqa: BLE001 - a library that is missing must not end the others
             failed.append(f"{name}, {recipe.in_words}: {_words(error)}")
     return found
 
 
-def _times(
-    use: ShapeUse, backend: Backend, recipe: Recipe, bursts: Bursts, device: torch.device, failed: list[str]
-) -> Iterator[PartTime]:
-    shape = use.shape
-    site = GemmSite(use.shape.in_words, shape.out_features, shape.in_features, 0, 0, 0)
-    if refusal := shape_refusal(site, [recipe], shape.tokens):
-        failed.append(f"{shape.in_words}, {recipe.in_words}: {refusal}")
+def _times(use: ShapeUse, way: _Way, bursts: Bursts, device: torch.device, failed: list[str]) -> Iterator[PartTime]:
+    shape, words = use.shape, use.shape.in_words
+    site = GemmSite(words, shape.out_features, shape.in_features, 0, 0, 0)
+    chosen = resolve_policy([site], way.recipe, (), (), shape.tokens, odd_shapes=way.odd_shapes).sites[words]
+    if not chosen.recipes:
+        failed.append(f"{words}, {way.recipe.in_words}: {chosen.reason}")
         return
-    recipes = {gemm: recipe for gemm in GEMMS if recipe.operands(gemm) is not None}
     # A compiled layer is compiled anew for each choice of gradients: ten seconds a shape for what plans seldom need.
-    modes = _MODES[:1] if backend.name == "torchao" and device.type == "cuda" else _MODES
+    modes = _MODES[:1] if way.backend.name == "torchao" and device.type == "cuda" else _MODES
     for gradients, parts in modes:
         try:
-            yield from _pass_times(use, backend, recipes, recipe, gradients, parts, bursts, device)
+            yield from _pass_times(use, way, chosen, gradients, parts, bursts, device)
         except Exception as error:  # noqa: BLE001 - one figure that fails must not end the others
-            failed.append(f"{shape.in_words}, {backend.name} {recipe.in_words}, {parts[-1]}: {_words(error)}")
+            failed.append(f"{words}, {way.backend.name} {way.recipe.in_words}, {parts[-1]}: {_words(error)}")
 
 
 def _pass_times(
     use: ShapeUse,
-    backend: Backend,
-    recipes: Mapping[Gemm, Recipe],
-    recipe: Recipe,
+    way: _Way,
+    chosen: SitePolicy,
     gradients: tuple[bool, bool],
     parts: tuple[Part | None, Part],
     bursts: Bursts,
     device: torch.device,
 ) -> list[PartTime]:
     """One pass with these gradients (of the input, of the weight), in BF16 and in FP8 by turns."""
-    tensors = _Tensors.make(use.shape, device, gradients)
-    layer = backend.layer(tensors.source, recipes, use.shape.in_words)
+    tensors, backend = _Tensors.make(use.shape, device, gradients), way.backend
+    make: MakeLayer = padded(backend.layer, chosen.padding) if chosen.padding else backend.layer
+    layer = make(tensors.source, chosen.recipes, use.shape.in_words)
 
     def around() -> AbstractContextManager[object]:
         return backend.around_pass()
 
     works: list[tuple[Work, Around]] = [(tensors.work(tensors.source), nothing_around), (tensors.work(layer), around)]
     bf16, fp8 = bursts.compare(works)
-    if recipes and device.type == "cuda" and not layer.tensors_quantized:
+    if device.type == "cuda" and not layer.tensors_quantized:
         raise RuntimeError("the backend's layer ran without FP8")
     return [
         PartTime(
@@ -134,7 +144,7 @@ def _pass_times(
             matrices=use.matrices,
             count=use.count,
             backend=backend.name,
-            recipe=recipe.in_words,
+            recipe=way.recipe.in_words,
             part=part,
             bf16_us=bf16[number][0] * 1e6,
             fp8_us=fp8[number][0] * 1e6,

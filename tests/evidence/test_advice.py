@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fp8migrate.checks import judge_baseline
-from fp8migrate.evidence.advice import LEAST_SQNR_DB, MOST_KEPT, Advice, advice
+from fp8migrate.evidence.advice import LEAST_SQNR_DB, MOST_KEPT, Advice, advice, unfit_layers
 from fp8migrate.evidence.baseline import baseline_evidence
 from fp8migrate.facts.operands import GEMM_OPERANDS, GEMMS
 from fp8migrate.facts.recipes import (
@@ -22,9 +22,10 @@ from fp8migrate.facts.recipes import (
     RowwiseHighPrecisionRecipe,
 )
 from fp8migrate.jobs import Job, TensorStats
+from fp8migrate.plan.schema import Candidate, Plan, PolicyRule
 from fp8migrate.records.schema import Record
 from fp8migrate.verdict import decide
-from tests.simulation import Scenario, simulate
+from tests.simulation import Scenario, make_plan, simulate
 
 RECIPES = (
     DelayedRecipe(),
@@ -80,6 +81,12 @@ def advised(*levels: Levels, keep: tuple[str, ...] = ("lm_head",), candidate: Re
     found = advice(job, record, keep, candidate)
     assert found is not None
     return found
+
+
+def planned(recipe: Recipe, **candidate: Any) -> Plan:
+    base = make_plan()
+    model = base.model.model_copy(update={"num_layers": 2})
+    return base.model_copy(update={"model": model, "candidate": Candidate(recipe=recipe, keep_advised=True, **candidate)})
 
 
 def test_where_every_recipe_holds_the_fastest_is_tried_first() -> None:
@@ -200,3 +207,30 @@ def test_advice_decides_nothing() -> None:
     assert result.summary == bad.summary
     (skipped,) = [r for r in without if r.check == "baseline_advisor"]
     assert (skipped.status, skipped.advisory) == ("skipped", True)
+
+
+def test_unfit_layers_are_judged_under_the_recipe_that_the_plan_gives_them() -> None:
+    """mlp.down is unfit for current in both layers, and for block in none: a rule gives layer 0 block scaling."""
+    levels = {
+        ("current", "gradient", LAYERS[1]): 3.14,
+        ("current", "gradient", LAYERS[3]): 5.0,
+        ("block", "input", LAYERS[0]): 2.0,
+    }
+    found = advised(levels, candidate=CurrentRecipe())
+    plan = planned(CurrentRecipe())
+    assert [one.layer for one in unfit_layers(found, plan)] == [LAYERS[1], LAYERS[3]]
+    assert unfit_layers(found, plan)[0].reason == "gradient of the data gradient: 3.1 dB"
+    rule = PolicyRule(layers="layers.0.*", recipe=BlockRecipe())
+    assert [one.layer for one in unfit_layers(found, planned(CurrentRecipe(), policy=(rule,)))] == [LAYERS[0], LAYERS[3]]
+    assert [one.layer for one in unfit_layers(found, planned(CurrentRecipe(), keep_bf16=("last_layer",)))] == [LAYERS[1]]
+    assert unfit_layers(advised({}), planned(DelayedRecipe())) == ()
+
+
+def test_shapes_that_are_padded_are_not_to_be_kept() -> None:
+    job, record = sampled(table(1, {}))
+    training = job.task.training.model_copy(update={"micro_batch_size": 1, "sequence_length": 12})
+    job = job.model_copy(update={"task": job.task.model_copy(update={"training": training})})
+    for odd_shapes, kept in (("keep", 4), ("pad", 0)):
+        found = advice(job, record, ("lm_head",), DelayedRecipe(), odd_shapes)  # type: ignore[arg-type]
+        assert found is not None
+        assert len(found.forecast(DelayedRecipe().in_words).keep) == kept

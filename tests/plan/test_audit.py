@@ -23,6 +23,8 @@ def test_flatten() -> None:
         ({"x": 1}, {}, "unknown", False),
         ({"task": {"precision": {"recipe": None}}}, {"task": {"precision": {"recipe": "fp8"}}}, "different", True),
         ({"task": {"precision": {}}}, {"task": {"precision": {"margin": 0}}}, "different", True),
+        ({"task": {"precision": {"odd_shapes": "keep"}}}, {"task": {"precision": {"odd_shapes": "pad"}}}, "different", True),
+        ({"task": {"precision": {"kept": []}}}, {"task": {"precision": {"kept": [["a", "small"]]}}}, "different", True),
         ({"task": {"validate_forwards": ["bf16"]}}, {"task": {"validate_forwards": ["bf16", "fp8"]}}, "different", True),
         ({"task": {"resume_every": 10}}, {"task": {"resume_every": 20}}, "different", True),
         ({"task": {"precisions": 1}}, {"task": {"precisions": 2}}, "different", False),

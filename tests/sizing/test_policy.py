@@ -17,7 +17,7 @@ from fp8migrate.facts.recipes import (
 )
 from fp8migrate.plan.schema import LlamaModel, PolicyRule
 from fp8migrate.sizing.flops import flops_shares, gemm_sites
-from fp8migrate.sizing.policy import Policy, matching, resolve_policy, shape_refusal
+from fp8migrate.sizing.policy import Padding, Policy, matching, resolve_policy, shape_refusal
 
 SMALL = LlamaModel(num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=2, ffn_hidden_size=176)
 ODD = LlamaModel(num_layers=1, hidden_size=64, num_heads=4, num_kv_heads=2, ffn_hidden_size=170)
@@ -137,3 +137,56 @@ def test_gemms_that_a_recipe_leaves_in_bf16_do_not_count() -> None:
     assert isclose(policy.low_precision_share(sites), linear * 2 / 3)
     assert policy.sites["lm_head"].recipes.keys() == {"forward", "data_gradient"}
     assert resolved(recipe=BF16).low_precision_share(sites) == 0
+
+
+def test_kinds_mean_all_layers_of_theirs() -> None:
+    linear = [name for name in names(SMALL) if not name.endswith(".products")]
+    assert matching(linear, "head") == ["lm_head"]
+    assert len(matching(linear, "attention")) == 8
+    assert matching(linear, "mlp") == [name for name in linear if ".mlp." in name]
+    assert resolved(keep=("attention", "mlp", "head")).kept["layers.1.mlp.up"] == "keep_bf16: mlp"
+    policy = resolved(PolicyRule(layers="attention", recipe=BF16))
+    assert policy.kept["layers.0.attention.key"] == "policy: attention"
+    assert policy.unmatched == ()
+
+
+def test_norms_and_embeddings_have_no_gemm_and_are_no_mistake() -> None:
+    policy = resolved(keep=("norms", "embeddings", "norms", "norm"))
+    assert policy.unmatched == ("norm",)
+    assert len(policy.notes) == 2
+    assert policy.notes[0].startswith("norms have no GEMM")
+    assert linear_kept(policy) == {}
+    # A rule that gives them a recipe would do nothing.
+    assert resolved(PolicyRule(layers="norms", recipe=BlockRecipe())).unmatched == ("norms",)
+
+
+def test_layers_kept_by_name_come_after_filters_and_before_rules() -> None:
+    policy = resolve_policy(
+        gemm_sites(SMALL, 128),
+        CURRENT,
+        ("lm_head",),
+        (PolicyRule(layers="layers.0.mlp.up", recipe=BlockRecipe()),),
+        1024,
+        kept=(("lm_head", "small"), ("layers.0.mlp.up", "advised: 3 dB")),
+    )
+    assert linear_kept(policy) == {"lm_head": "keep_bf16: lm_head", "layers.0.mlp.up": "advised: 3 dB"}
+
+
+def test_odd_shapes_are_padded_where_the_plan_says_so() -> None:
+    policy = resolve_policy(gemm_sites(ODD, 128), CURRENT, (), (), 1029, odd_shapes="pad")
+    words = CURRENT.in_words
+    assert linear_kept(policy) == {}
+    assert policy.sites["layers.0.mlp.gate"].reason == f"{words}; padded: out_features 170 → 176, tokens 1029 → 1032"
+    assert policy.sites["layers.0.mlp.down"].reason == f"{words}; padded: in_features 170 → 176, tokens 1029 → 1032"
+    assert policy.sites["lm_head"].reason == f"{words}; padded: tokens 1029 → 1032"
+    assert policy.sites["lm_head"].padding == Padding(tokens=8, features=16)
+    even = resolve_policy(gemm_sites(ODD, 128), CURRENT, (), (), 1024, odd_shapes="pad")
+    assert even.sites["lm_head"].padding is None
+    assert even.sites["lm_head"].reason == words
+
+
+def test_of_several_recipes_padding_takes_the_largest_multiples() -> None:
+    rule = PolicyRule(layers="*", gemms=("forward",), recipe=Mxfp8Recipe())
+    policy = resolve_policy(gemm_sites(ODD, 128), CURRENT, (), (rule,), 1024, odd_shapes="pad")
+    assert policy.sites["layers.0.mlp.up"].padding == Padding(tokens=32, features=32)
+    assert policy.sites["layers.0.mlp.up"].reason.endswith("padded: out_features 170 → 192")

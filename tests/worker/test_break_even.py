@@ -107,6 +107,15 @@ def test_a_shape_that_a_recipe_does_not_take_is_told() -> None:
     assert len(found.times) == 20
 
 
+def test_where_the_plan_pads_the_padded_layer_is_timed() -> None:
+    odd = LinearShape(tokens=8, out_features=32, in_features=32)
+    precision = Precision(backend="emulated", recipe=RowwiseRecipe(), odd_shapes="pad")
+    request = asked(RowwiseRecipe(), extra_shapes=(odd,)).model_copy(update={"precisions": (precision,)})
+    found = measure_break_even(request, CPU)
+    assert found.failed == ()
+    assert sum(time.shape == odd for time in found.times) == 4
+
+
 def test_no_shape_is_begun_after_the_time_is_over() -> None:
     found = measure_break_even(asked(CurrentRecipe(), seconds=1e-9), CPU)
     assert found.times == ()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Protocol
 
 from torch import nn
@@ -11,9 +12,10 @@ from fp8migrate.facts.recipes import Bf16Recipe, Recipe
 from fp8migrate.jobs import Precision
 from fp8migrate.records.schema import Conversion, LayerConversion
 from fp8migrate.sizing.flops import GemmSite, flops_shares, gemm_sites
-from fp8migrate.sizing.policy import Policy, SitePolicy, resolve_policy
+from fp8migrate.sizing.policy import Policy, resolve_policy
 from fp8migrate.worker.backends import bf16, emulated
 from fp8migrate.worker.backends.converted import ConvertedLinear, exchange
+from fp8migrate.worker.backends.padded import padded
 from fp8migrate.worker.linear import Linear
 from fp8migrate.worker.models.llama import Llama
 
@@ -69,7 +71,8 @@ def convert(model: Llama, precision: Precision, tokens_per_pass: int) -> Convers
     for site in sites:
         chosen = policy.sites[site.name]
         if site.is_linear and (whole_modules or chosen.recipes):
-            exchange(model, site.name, backend.layer, chosen.recipes)
+            make = padded(backend.layer, chosen.padding) if chosen.padding else backend.layer
+            exchange(model, site.name, make, chosen.recipes)
         layers.append(
             LayerConversion(
                 name=site.name,
@@ -87,21 +90,26 @@ def convert(model: Llama, precision: Precision, tokens_per_pass: int) -> Convers
         layers=tuple(layers),
         fp8_flops_share=share,
         unmatched_filters=policy.unmatched,
+        notes=policy.notes,
     )
 
 
 def policy_of(sites: Sequence[GemmSite], precision: Precision, tokens_per_pass: int) -> Policy:
     """What every site gets. Without a recipe (control) FP8 is off everywhere; a stand-in goes exactly where FP8 would be."""
     recipe = precision.recipe or Bf16Recipe()
-    policy = resolve_policy(sites, recipe, precision.keep_bf16, precision.policy, tokens_per_pass)
+    policy = resolve_policy(
+        *(sites, recipe, precision.keep_bf16, precision.policy, tokens_per_pass),
+        kept=precision.kept,
+        odd_shapes=precision.odd_shapes,
+    )
     stand_in = precision.stand_in
     if stand_in is None:
         return policy
     sites_with = {
-        name: SitePolicy(dict.fromkeys(site.recipes, stand_in), stand_in.in_words) if site.recipes else site
+        name: replace(site, recipes=dict.fromkeys(site.recipes, stand_in), reason=stand_in.in_words) if site.recipes else site
         for name, site in policy.sites.items()
     }
-    return Policy(sites_with, policy.unmatched)
+    return replace(policy, sites=sites_with)
 
 
 def _requested(precision: Precision) -> str:

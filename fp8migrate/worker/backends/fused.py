@@ -25,10 +25,16 @@ def module_recipes(policy: Policy, settings: LlamaModel) -> dict[str, Recipes]:
         for layer in range(settings.num_layers)
         for module, sites in MODULES.items()
     }
-    return found | {"lm_head": policy.sites["lm_head"].recipes}
+    return found | {"lm_head": _joint(policy, ["lm_head"])}
 
 
 def _joint(policy: Policy, sites: list[str]) -> Recipes:
+    if odd := [site for site in sites if policy.sites[site].padding]:
+        raise UsageError(
+            f"{', '.join(odd)}: fused modules take no padding",
+            where="candidate.odd_shapes",
+            next_step="Say candidate.odd_shapes: keep.",
+        )
     recipes = [policy.sites[site].recipes for site in sites]
     if not all(recipes):
         return {}

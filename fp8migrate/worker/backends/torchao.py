@@ -95,8 +95,10 @@ class TorchaoLinear(ConvertedLinear):
         inner = self.__dict__["_inner"]
         if inner is None or not self.enabled:
             return super().forward(x)
-        if inner.weight is not self.weight:  # exchanged meanwhile
-            inner.weight = self.weight
+        if inner.weight is not self.weight:  # exchanged meanwhile, or computed in each pass: then no parameter
+            for name in ("weight", "bias"):
+                inner._parameters.pop(name, None)
+            inner.weight, inner.bias = self.weight, self.bias
         if not torch.compiler.is_compiling():
             self._calls += 1
         y: Tensor = self.__dict__["_run"](x.to(torch.bfloat16))

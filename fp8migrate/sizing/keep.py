@@ -17,6 +17,8 @@ _ADVISED = "advised: "
 
 def kept_layers(candidate: Candidate, own: LlamaModel, model: LlamaModel, advised: Kept = ()) -> Kept:
     """Layers of `model` that the candidate keeps for their size or on advice. own: the plan's model, of which both are said."""
+    if candidate.keep_smaller_than is None and not advised:
+        return ()
     whose = "" if model == own else " in the plan's model"
     small = {name: f"{why}{whose}" for name, why in _small(_linear(own), candidate.keep_smaller_than)}
     unfit = dict(advised)

@@ -34,6 +34,10 @@ def refusal(tmp_path: Path, candidate: str, parity: str = "") -> PlanError | Non
             "no forward GEMM",
         ),
         ("{recipe: {kind: current}, policy: [{layers: layers.*.mlp.dwon, recipe: {kind: bf16}}]}", "", "matches no layer"),
+        ("{recipe: {kind: current}, keep_bf16: [norms, embedings]}", "", "embedings matches no layer"),
+        ("{recipe: {kind: current}, policy: [{layers: norms, recipe: {kind: bf16}}]}", "", "norms matches no layer"),
+        ("{recipe: {kind: current}, keep_bf16: [attention, mlp, head]}", "", "every layer of"),
+        ("{recipe: {kind: current}, keep_smaller_than: 100000000}", "", "every layer of"),
     ],
 )
 def test_refused(tmp_path: Path, candidate: str, parity: str, says: str) -> None:
@@ -49,6 +53,8 @@ def test_refused(tmp_path: Path, candidate: str, parity: str, says: str) -> None
     [
         ("{recipe: {kind: current}, policy: [{layers: '*', gemms: [forward], recipe: {kind: bf16}}]}", "{serve: bf16}"),
         ("{recipe: {kind: rowwise_with_gw_hp}}", "{serve: fp8}"),
+        ("{recipe: {kind: current}, keep_bf16: [norms, embeddings, head]}", "{serve: bf16}"),
+        ("{recipe: {kind: current}, keep_bf16: [attention]}", "{serve: bf16}"),
         ("{recipe: {kind: bf16}}", "{require_fp8: false}"),
     ],
 )

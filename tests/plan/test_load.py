@@ -564,3 +564,8 @@ def test_an_a_a_test_cannot_be_served_in_fp8(tmp_path: Path) -> None:
     path.write_text("\n".join(lines).replace("require_fp8: true", "require_fp8: false"))
     with pytest.raises(PlanError, match=r"parity.serve: fp8 cannot be judged in an A/A test"):
         load_plan(path)
+
+
+def test_advice_that_nobody_gives_is_refused(refusal: Refusal) -> None:
+    text = GOOD.replace("  recipe", "  keep_advised: true\n  recipe") + "phases: {baseline: {advisor: {samples: 0}}}\n"
+    assert "candidate.keep_advised: needs the advisor: say phases.baseline.advisor.samples" in refusal(text)

@@ -217,6 +217,12 @@ def measure(
     levers: Annotated[
         bool, typer.Option("--levers/--no-levers", help="Also time optimizers, attention and GEMMs alone.")
     ] = True,
+    break_even: Annotated[
+        bool,
+        typer.Option(
+            "--break-even/--no-break-even", help="Also time each linear shape: which layers gain, and the step foretold."
+        ),
+    ] = True,
 ) -> None:
     """Measure whole training steps of the plan's model: BF16, the candidate, and levers; speed, memory, energy."""
     with _guarded():
@@ -234,6 +240,13 @@ def measure(
         for name, why in found.failed.items():
             typer.echo(clean(f"  {name} failed: {why.splitlines()[0]}"))
         typer.echo(f"Report: {reports / loaded.plan.name / 'measurement.md'}")
+        if break_even:
+            from fp8migrate.engine.break_even import break_even_plan
+            from fp8migrate.engine.measure import DEFAULT_ARMS, arm_of
+
+            arms = [arm_of(loaded.plan, name) for name in arm or DEFAULT_ARMS]
+            for each in break_even_plan(loaded.plan, arms, found, reports / loaded.plan.name, seconds):
+                typer.echo(clean(f"{each.name}: {each.in_words}"))
         raise typer.Exit(ExitCode.PASS if found.arms and found.complete else ExitCode.INFRASTRUCTURE)
 
 

@@ -1,5 +1,6 @@
 """One plan under several recipes: each judged as a plan of its own, on the same BF16 runs, and all in one table."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,13 @@ class Variant:
 
     recipe: Recipe
     backend: BackendName | None = None
+
+    @property
+    def written(self) -> str:
+        """As --recipe takes it."""
+        settings = self.recipe.model_dump(mode="json", exclude_defaults=True) | {"kind": self.recipe.kind}
+        text = yaml.safe_dump(settings, default_flow_style=True, width=1000).strip()
+        return f"{self.backend}:{text}" if self.backend else text
 
     @property
     def name(self) -> str:
@@ -74,7 +82,8 @@ def with_variant(loaded: LoadedPlan, variant: Variant) -> LoadedPlan:
         plan = Plan.model_validate(yaml.safe_load(text), strict=False)
     except ValidationError as error:
         raise UsageError(f"{variant.name}: {error.errors()[0]['msg']}", where=str(loaded.path)) from error
-    return replace(loaded, plan=plan, text=text, sha256=plan_digest(plan))
+    options = f"--recipe {shlex.quote(variant.written)}"
+    return replace(loaded, plan=plan, text=text, sha256=plan_digest(plan), options=options)
 
 
 def run_variants(

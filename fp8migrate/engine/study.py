@@ -178,5 +178,5 @@ def _reproduce(loaded: LoadedPlan, environment: Environment) -> tuple[str, ...]:
     torch_version = environment.torch.partition("+")[0]
     return (
         f"pip install 'fp8migrate[train]=={environment.fp8migrate}' torch=={torch_version}",
-        f"fp8migrate run {loaded.path.name}",
+        f"fp8migrate run {loaded.path.name} {loaded.options}".rstrip(),
     )

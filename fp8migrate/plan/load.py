@@ -30,13 +30,17 @@ _START = "`fp8migrate init` writes a plan to start from."
 
 @dataclass(frozen=True)
 class LoadedPlan:
-    """A plan and the file it came from. `sha256` is of its meaning (digest.py), not of the file's bytes."""
+    """A plan and the file it came from. `sha256` is of its meaning (digest.py), not of the file's bytes.
+
+    options: of the command line that made this plan of the file's, as a shell takes them.
+    """
 
     plan: Plan
     text: str
     path: Path
     sha256: str
     lines: Mapping[str, int]
+    options: str = ""
 
     def where(self, key: str) -> str:
         """`file:line` of a dotted key, or of the nearest mapping around it that is in the file."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fp8migrate.report.markdown import table, text
-from fp8migrate.report.words import plural, signed_number
+from fp8migrate.report.words import percent, plural, signed_number
 from fp8migrate.sizing.break_even import BreakEven, LinearShape, PartTime, by_shape_and_part, whole_gain_us
 from fp8migrate.sizing.speedup import KeepLosers, Prediction
 
@@ -41,6 +41,19 @@ class Told:
     keep: KeepLosers
     prediction: Prediction | None = None
     measured_fp8_step_s: float | None = None
+
+    @property
+    def in_words(self) -> str:
+        """`foretold 1.44 × BF16, measured 1.45 (off by −0.7 %); keep layers.*.attention.qkv in BF16`."""
+        keep = f"keep {', '.join(self.keep.patterns)} in BF16" if self.keep.patterns else "no layer loses by FP8"
+        found, measured = self.prediction, self.measured_fp8_step_s
+        if found is None:
+            return f"nothing foretold without a measured baseline; {keep}"
+        words = f"foretold {found.speedup:.3f} × BF16"
+        if measured is not None:
+            off = percent(found.error(measured))
+            words += f", measured {found.bf16_step_s / measured:.3f} (off by {off})"
+        return f"{words}; {keep}"
 
 
 def render(found: BreakEven, told: Sequence[Told]) -> str:

@@ -16,6 +16,7 @@ from fp8migrate.plan.schema import Plan, PythonSourceData
 from fp8migrate.records.log_tail import last_words
 from fp8migrate.records.machine import Machine
 from fp8migrate.records.schema import Environment
+from fp8migrate.sizing.break_even import BreakEven, BreakEvenRequest
 
 _PROBE_TIMEOUT_SECONDS = 600
 # A step that has not ended by then is no step to plan a run of minutes with; the estimate then says that it was not measured.
@@ -69,6 +70,17 @@ def examine(device: str) -> Machine:
         return Machine.model_validate_json(printed)
     except ValidationError as error:
         raise RuntimeError(f"the worker's examination printed no machine: {printed[-500:]!r}") from error
+
+
+def break_even(request: BreakEvenRequest) -> BreakEven:
+    """Linear shapes timed here, each in BF16 and in FP8. Raises UsageError, InfrastructureError."""
+    _need_torch()
+    arguments = ("break-even", "--request", request.model_dump_json())
+    printed = _ask(arguments, 1, int(2 * request.seconds) + _PROBE_TIMEOUT_SECONDS)
+    try:
+        return BreakEven.model_validate_json(printed)
+    except ValidationError as error:
+        raise RuntimeError(f"the worker printed no times: {printed[-500:]!r}") from error
 
 
 def _failure(code: int, stderr: str) -> UsageError | InfrastructureError:

@@ -17,7 +17,6 @@ from fp8migrate.plan.schema import PythonSourceData
 from fp8migrate.records.parent import exit_with_parent
 from fp8migrate.records.schema import Environment, Outcome
 from fp8migrate.records.writer import RunWriter
-from fp8migrate.sizing.break_even import BreakEvenRequest
 from fp8migrate.worker.backends import BACKENDS
 from fp8migrate.worker.data import load_corpus
 from fp8migrate.worker.probe import probe, source_sha256
@@ -61,7 +60,8 @@ def main(arguments: list[str]) -> int:
             print(examine(options.device).model_dump_json())
             return 0
         if options.command == "break-even":
-            from fp8migrate.worker.break_even import measure_break_even  # not part of a run
+            from fp8migrate.sizing.break_even import BreakEvenRequest  # not part of a run
+            from fp8migrate.worker.break_even import measure_break_even
 
             request = BreakEvenRequest.model_validate_json(options.request)
             print(measure_break_even(request, choose_device(request.device)).model_dump_json())

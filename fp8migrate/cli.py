@@ -240,7 +240,7 @@ def measure(
         for name, why in found.failed.items():
             typer.echo(clean(f"  {name} failed: {why.splitlines()[0]}"))
         typer.echo(f"Report: {reports / loaded.plan.name / 'measurement.md'}")
-        if break_even:
+        if break_even and found.environment.get("device") == "cuda":
             from fp8migrate.engine.break_even import break_even_plan
             from fp8migrate.engine.measure import DEFAULT_ARMS, arm_of
 

@@ -99,8 +99,11 @@ def _crashed(run: RunFact) -> bool:
 
 def crash_words(run: RunFact) -> str:
     assert run.outcome is not None
-    cause = "out of memory" if run.outcome.cause == "out_of_memory" else "ended with an error"
-    return f"{cause} at step {run.outcome.last_step}"
+    if run.outcome.cause != "out_of_memory":
+        return f"ended with an error at step {run.outcome.last_step}"
+    # The worker tried what would fit, and said so last.
+    _, _, fits = run.outcome.detail.partition("; ")
+    return f"out of memory at step {run.outcome.last_step}" + (f" ({fits})" if fits else "")
 
 
 def relative_gap(curves: PairCurves) -> Array:

@@ -12,13 +12,14 @@ from pathlib import Path
 import torch
 
 from fp8migrate.errors import InfrastructureError, UserError
-from fp8migrate.jobs import Job, Precision
+from fp8migrate.jobs import Job, Precision, Train
 from fp8migrate.plan.schema import PythonSourceData
 from fp8migrate.records.parent import exit_with_parent
 from fp8migrate.records.schema import Environment, Outcome
 from fp8migrate.records.writer import RunWriter
 from fp8migrate.worker.backends import BACKENDS
 from fp8migrate.worker.data import load_corpus
+from fp8migrate.worker.fitting import what_would_fit
 from fp8migrate.worker.probe import probe, source_sha256
 from fp8migrate.worker.runtime import StopSignal, choose_device, make_deterministic
 from fp8migrate.worker.speed import seconds_per_step
@@ -97,7 +98,11 @@ def run_job(directory: Path, start: Path | None) -> int:
         outcome = Outcome(status="failed", cause="non_finite", detail=str(error), last_step=error.step)
     except torch.OutOfMemoryError as error:
         traceback.print_exc()
-        outcome = Outcome(status="failed", cause="out_of_memory", detail=str(error).splitlines()[0])
+        detail = str(error).splitlines()[0]
+        error.__traceback__ = None  # its frames hold the model that did not fit
+        if isinstance(job.task, Train):
+            detail = f"{detail}; {what_would_fit(job.task, device)}"
+        outcome = Outcome(status="failed", cause="out_of_memory", detail=detail)
     except OSError as error:
         raise InfrastructureError(f"could not write the run: {error}", where=str(directory)) from error
     elapsed = time.monotonic() - started

@@ -42,9 +42,11 @@ def test_out_of_memory_is_recorded_as_the_arms_own(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 90.00 GiB.\nGPU 0 has 80 GiB")
 
     monkeypatch.setitem(TASKS, "train", too_large)
-    directory = make_run(tmp_path / "run", train_task(BF16))
+    task = train_task(BF16)
+    directory = make_run(tmp_path / "run", task)
     assert main(["run", str(directory)]) == 0
     outcome = load_run_file(directory).outcome
     assert (outcome.status, outcome.cause, outcome.exit_code) == ("failed", "out_of_memory", 0)
-    assert outcome.detail == "CUDA out of memory. Tried to allocate 90.00 GiB."
+    fits = f"micro_batch_size: {task.training.micro_batch_size // 2} fits, with the same global batch"
+    assert outcome.detail == f"CUDA out of memory. Tried to allocate 90.00 GiB.; {fits}"
     assert "GPU 0 has 80 GiB" in capsys.readouterr().err

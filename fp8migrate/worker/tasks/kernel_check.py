@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 
 from fp8migrate.facts.kernels import kernel_kind
-from fp8migrate.worker.backends.converted import converted_layers, leaving_no_trace
+from fp8migrate.worker.backends.converted import ConvertedLinear, leaving_no_trace
 from fp8migrate.worker.kernels import Kernel, KernelWatch
 from fp8migrate.worker.models.llama import Llama
 from fp8migrate.worker.tasks.layer_check import Seen, products
@@ -20,7 +20,7 @@ def layer_kernels(model: Llama, seen: Seen) -> list[Row]:
 
     seen: inputs and output gradients of every layer, as `seen_by_layers` gives them.
     """
-    layers = {name: layer for name, layer in model.named_modules() if layer in set(converted_layers(model))}
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, ConvertedLinear)}
     with leaving_no_trace(model):
         for name, layer in layers.items():  # what is compiled or tuned at the first call is no part of it
             products(layer, seen[name]["input"], seen[name]["gradient"], fp8=True)

@@ -1,6 +1,7 @@
 """Which recipe is in force, and the scales that move on when the outermost autocast is left."""
 
 from contextlib import contextmanager
+from typing import ClassVar
 
 import torch
 
@@ -10,7 +11,7 @@ class FP8GlobalStateManager:
     recipe = None
     depth = 0
     first = False
-    states: list = []
+    states: ClassVar[list] = []
 
     @classmethod
     def is_fp8_enabled(cls):

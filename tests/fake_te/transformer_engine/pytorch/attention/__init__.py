@@ -6,7 +6,13 @@ from torch import nn
 
 class DotProductAttention(nn.Module):
     def __init__(
-        self, num_attention_heads, kv_channels, num_gqa_groups=None, attention_dropout=0.0, qkv_format="sbhd", attn_mask_type="causal"
+        self,
+        num_attention_heads,
+        kv_channels,
+        num_gqa_groups=None,
+        attention_dropout=0.0,
+        qkv_format="sbhd",
+        attn_mask_type="causal",
     ):
         super().__init__()
         assert (attention_dropout, qkv_format, attn_mask_type) == (0.0, "bshd", "causal")

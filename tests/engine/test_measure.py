@@ -1,0 +1,139 @@
+"""`measure`: arms by their names, and what lines of a measurement say, whole or cut off."""
+
+from typing import Any
+
+import pytest
+
+from fp8migrate.engine.measure import arm_of
+from fp8migrate.errors import UsageError
+from fp8migrate.evidence.measurement import saved_by_gemms, summarize
+from fp8migrate.facts.recipes import CurrentRecipe, DelayedRecipe, TensorwiseRecipe
+from fp8migrate.jobs import Precision
+from fp8migrate.plan.schema import LlamaModel, Plan
+from fp8migrate.report.measurement import render, verdict
+
+MODEL = LlamaModel(num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=2, ffn_hidden_size=128)
+PLAN = Plan.model_validate(
+    {
+        "name": "speed",
+        "model": MODEL.model_dump(),
+        "training": {
+            "num_steps": 200,
+            "sequence_length": 32,
+            "micro_batch_size": 4,
+            "global_batch_size": 4,
+            "learning_rate": 1e-3,
+            "warmup_steps": 5,
+        },
+        "candidate": {"recipe": {"kind": "delayed", "amax_history_len": 16}, "keep_bf16": ["lm_head"]},
+        "design": {"branch": {"at": 0.5, "pairs": 4}},
+    },
+    strict=False,
+)
+
+
+def test_arms_by_their_names() -> None:
+    assert arm_of(PLAN, "baseline").precision == Precision()
+    control = arm_of(PLAN, "control").precision
+    assert (control.backend, control.modules, control.recipe) == ("transformer_engine", "fused", None)
+    found = arm_of(PLAN, "candidate+fp8_head+fast_accumulation+history=1")
+    assert found.fast_accumulation
+    assert found.precision.keep_bf16 == ()
+    assert found.precision.recipe == DelayedRecipe(amax_history_len=1)
+    assert arm_of(PLAN, "candidate+recipe=current").precision.recipe == CurrentRecipe()
+    assert arm_of(PLAN, "torchao=tensorwise").precision.recipe == TensorwiseRecipe()
+
+
+@pytest.mark.parametrize(
+    "name", ["candidat", "candidate+fp8_hed", "baseline+fp8_head", "torchao=delaied", "candidate+history=x"]
+)
+def test_what_is_no_arm_is_refused_with_those_there_are(name: str) -> None:
+    with pytest.raises(UsageError, match=r"(?s)unknown arm .*Allowed: baseline, control"):
+        arm_of(PLAN, name)
+
+
+def step(total: float) -> dict[str, float]:
+    return {"forward": total / 4, "backward": total / 2, "optimizer": total / 4}
+
+
+def turn(arm: str, number: int, *totals: float, losses: tuple[float | None, ...] = (5.0,)) -> dict[str, Any]:
+    steps = [step(total) for total in totals]
+    about = {"peak_bytes": 2**30, "held_after_forward_bytes": 2**29, "joules": 10.0, "losses": list(losses)}
+    return {"kind": "turn", "at": 1.0, "arm": arm, "round": number, "steps": steps, **about}
+
+
+def arm(name: str, precision: Precision, share: float) -> dict[str, Any]:
+    settings = {"name": name, "precision": precision.model_dump(mode="json")}
+    return {
+        "kind": "arm",
+        "at": 0.5,
+        "arm": name,
+        "settings": settings,
+        "first_step_s": 3.0,
+        "fp8_weights": 100,
+        "fp8_share": share,
+    }
+
+
+def lines() -> list[dict[str, Any]]:
+    environment = {"device": "cuda", "device_name": "NVIDIA H200", "torch": "2.11.0", "driver": "580"}
+    environment |= {"transformer_engine": "2.20.2", "torchao": None}
+    about = {"environment": environment, "cudnn": 91900, "energy_missing": None, "parameters": 1000, "weight_bytes": 2000}
+    candidate = Precision(backend="transformer_engine", modules="fused", recipe=DelayedRecipe(), keep_bf16=("lm_head",))
+    gemm = {"kind": "gemm", "at": 0.2, "m": 8, "n": 8, "k": 8, "times": 10}
+    return [
+        {"kind": "environment", "at": 0.1, "tokens_per_step": 4000, **about},
+        {**gemm, "name": "qkv", "gemm": "forward", "bf16": 0.02, "fp8_fast": 0.01, "fp8_exact": 0.015},
+        {**gemm, "name": "qkv", "gemm": "data_gradient", "bf16": 0.02, "fp8_fast": 0.01, "fp8_exact": 0.015},
+        {**gemm, "name": "lm_head", "gemm": "forward", "bf16": 0.02, "fp8_fast": 0.01, "fp8_exact": 0.01},
+        {"kind": "optimizer", "at": 0.4, "way": "torch", "block": 2048, "warps": 8},
+        arm("baseline", Precision(), 0.0),
+        arm("candidate", candidate, 0.9),
+        turn("baseline", 0, 0.5, 0.6),
+        turn("candidate", 0, 0.4, 0.4),
+        turn("baseline", 1, 0.6, 0.7),
+        turn("candidate", 1, 0.4, 0.5),
+        {"kind": "end", "at": 9.0},
+    ]
+
+
+def test_a_whole_measurement() -> None:
+    found = summarize("speed", MODEL, 32, lines())
+    baseline, candidate = found.arms
+    assert (baseline.median_s, candidate.median_s) == (pytest.approx(0.6), pytest.approx(0.4))
+    assert candidate.tokens_per_second == pytest.approx(10_000)
+    assert candidate.tflops_6n == pytest.approx(6 * 1000 * 4000 / 0.4 / 1e12)
+    assert candidate.speedup == pytest.approx(1.5)
+    assert candidate.round_speedups == (pytest.approx(0.55 / 0.4), pytest.approx(0.65 / 0.45))
+    # The head stays in BF16: ten times (0.01 forward, fast; 0.005 backward, exact) could be saved of 0.6 s.
+    assert candidate.limit == pytest.approx(0.6 / (0.6 - 0.15))
+    assert candidate.captured == pytest.approx(0.2 / 0.15)
+    assert candidate.joules_per_token == pytest.approx(20 / (4 * 4000))
+    assert found.complete
+    assert verdict(found).startswith("candidate runs a whole step 1.500 × as fast as BF16 (round by round 1.375 to 1.444)")
+    assert "| candidate | 400.0 |" in render(found)
+
+
+def test_of_one_that_was_cut_off_what_is_there_is_told() -> None:
+    cut = [*lines()[:9], {"kind": "turn_failed", "at": 2.0, "arm": "candidate", "error": "OutOfMemoryError: no"}]
+    found = summarize("speed", MODEL, 32, cut)
+    assert not found.complete
+    assert found.failed == {"candidate": "OutOfMemoryError: no"}
+    assert [each.steps for each in found.arms] == [2, 2]
+    assert "candidate failed: OutOfMemoryError: no" in render(found)
+
+
+def test_a_loss_that_is_not_finite_takes_an_arm_out_of_the_verdict() -> None:
+    broken = [
+        turn("candidate", 0, 0.1, losses=(None,)) if each.get("arm") == "candidate" and each["kind"] == "turn" else each
+        for each in lines()
+    ]
+    found = summarize("speed", MODEL, 32, broken)
+    assert not found.arms[1].finite
+    assert verdict(found) == "No FP8 arm was measured beside a BF16 one."
+
+
+def test_a_rate_that_is_missing_makes_no_limit() -> None:
+    gemms = [{"name": "qkv", "gemm": "forward", "times": 1, "bf16": 1.0, "fp8_fast": None, "fp8_exact": None}]
+    assert saved_by_gemms(gemms, with_head=True) is None
+    assert saved_by_gemms([], with_head=True) is None

@@ -105,7 +105,10 @@ class TransformerEngineLinear(ConvertedLinear):
         inner, recipe = self.__dict__["_inner"], self.__dict__["te_recipe"]
         learning = torch.is_grad_enabled()
         # Under autocast Transformer Engine takes activations in BF16 beside master weights of any dtype.
-        with torch.autocast("cuda", torch.bfloat16), _recipe(self.__dict__["_te"], recipe, self.enabled and recipe is not None):
+        with (
+            torch.autocast(x.device.type, torch.bfloat16),
+            _recipe(self.__dict__["_te"], recipe, self.enabled and recipe is not None),
+        ):
             y: Tensor = inner(x, is_first_microbatch=self.first_microbatch if learning else None)
         if inner.fp8:
             self._calls += 1

@@ -41,3 +41,13 @@ class Float8CurrentScaling(Recipe):
     fp8_gemm_dgrad: MMParams = field(default_factory=MMParams)
     fp8_gemm_wgrad: MMParams = field(default_factory=MMParams)
     backward_override: str | None = None
+
+
+@dataclass
+class Float8BlockScaling(Recipe):
+    fp8_format: Format = Format.E4M3
+    x_block_scaling_dim: int = 1
+    w_block_scaling_dim: int = 2
+    grad_block_scaling_dim: int = 1
+    use_f32_scales: bool = False
+    backward_override: str | None = None

@@ -214,9 +214,7 @@ def measure(
     rounds: Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="Turns of every arm.")] = 3,
     steps: Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Steps of one turn.")] = 5,
     seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="No turn is begun after so long.")] = 540.0,
-    levers: Annotated[
-        bool, typer.Option("--levers/--no-levers", help="Also time optimizers, attention and GEMMs alone.")
-    ] = True,
+    levers: Annotated[bool, typer.Option("--levers/--no-levers", help="Also time attention and GEMMs alone.")] = True,
     break_even: Annotated[
         bool,
         typer.Option(

@@ -72,6 +72,8 @@ class Measurement:
         self._describe()
         if self.task.levers and self.on_gpu:
             self._levers()
+        if self.on_gpu:
+            self._choose_optimizer()
         self.recorder.write("optimizer", way=self.optimizer.way, **vars(self.optimizer.shape))
         for arm in self.task.arms:
             self._prepare(arm)
@@ -122,8 +124,11 @@ class Measurement:
             for layer in self.packed.layers:
                 assert isinstance(layer, PackedLayer)
                 layer.repeat_kv = True
+
+    def _choose_optimizer(self) -> None:
+        """Every arm's step has the fastest way that rounds to nearest: a slow one would hide what FP8 gains."""
         found = []
-        for row in optimizer_levers(self.optimizer, training.grad_clip_norm):
+        for row in optimizer_levers(self.optimizer, self.task.training.grad_clip_norm):
             self.recorder.write("optimizer_lever", **row)
             found.append(row)
         self.optimizer.way, self.optimizer.shape = best_way(found)

@@ -82,7 +82,7 @@ class FusedModule(nn.Module):
         inner, recipe = self.__dict__["_inner"], self.__dict__["te_recipe"]
         first = self.first_microbatch if torch.is_grad_enabled() else None
         wanted = self.enabled and recipe is not None
-        mixed = torch.autocast("cuda", torch.bfloat16) if self._master_weights else nullcontext()
+        mixed = torch.autocast(x.device.type, torch.bfloat16) if self._master_weights else nullcontext()
         with mixed, recipe_for_module(self.__dict__["_te"], recipe, wanted):
             y: Tensor = inner(x, is_first_microbatch=first)
         if inner.fp8:

@@ -21,7 +21,7 @@ SHAPES = ((48, 32), (32, 48), (32,))
 
 @pytest.fixture(autouse=True)
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The way `compiled` as it is written: what the compiler makes of it is tested on a GPU."""
+    """The way `compiled` as it is written: what the compiler makes of it is not tested here."""
     monkeypatch.setattr(adamw, "_compiled", lambda: update_in_torch)
 
 

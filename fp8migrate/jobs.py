@@ -14,14 +14,12 @@ Arm = Literal["baseline", "control", "candidate", "floor", "sensitivity"]
 # groups: finished runs that somebody else started, judged from their logs; items: from their item evaluations alone.
 DesignName = Literal["baseline", "integration", "screen", "long_screen", "branch", "scratch", "groups", "items"]
 Forward = Literal["bf16", "fp8"]
-Modules = Literal["linear", "fused"]
 
 
 class Precision(Settings):
     """What executes the linear layers and in which precision. backend bf16 is the plain BF16 module."""
 
     backend: Literal["bf16", "emulated", "transformer_engine", "torchao"] = "bf16"
-    modules: Modules = Field("linear", description="fused: the library's fused modules, which hold the norms too")
     recipe: Recipe | None = Field(None, description="none on an FP8 backend: its modules with FP8 switched off (control)")
     keep_bf16: tuple[str, ...] = ()
     kept: tuple[tuple[str, str], ...] = Field(

@@ -12,11 +12,8 @@ from fp8migrate.sizing.break_even import BreakEven, BreakEvenRequest
 from fp8migrate.sizing.flops import gemm_sites
 from fp8migrate.sizing.policy import resolve_policy
 from fp8migrate.sizing.speedup import losers, predict
-from fp8migrate.sizing.units import Layout
+from fp8migrate.sizing.units import LAYOUTS
 from fp8migrate.trainers.builtin import break_even
-
-# What the arms of `measure` multiply: Transformer Engine's from fused modules, torchao's from packed matrices.
-LAYOUTS: dict[str, Layout] = {"transformer_engine": "fused", "torchao": "packed"}
 
 
 def break_even_plan(plan: Plan, arms: Sequence[MeasuredArm], measured: Measurement, folder: Path, seconds: float) -> list[Told]:

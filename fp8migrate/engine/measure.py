@@ -76,7 +76,7 @@ def _conclude(plan: Plan, folder: Path, output: Path, code: int) -> Measurement:
     if not lines:
         words = last_words((folder / "worker.log").read_text(errors="replace")) or f"exit code {code}"
         raise InfrastructureError(f"nothing was measured: {words}", where=str(folder / "worker.log"))
-    found = summarize(plan.name, plan.model, plan.training.sequence_length, lines)
+    found = summarize(plan.name, plan.model, plan.training, lines)
     if code != 0:
         found = found.model_copy(update={"notes": (*found.notes, f"the measurement ended early, exit code {code}")})
     # Numbers first, and loaded only now: what reports are written with is not needed to measure.
@@ -107,7 +107,6 @@ def arm_of(plan: Plan, name: str) -> MeasuredArm:
         raise _refuse(name)
     precision = Precision(
         backend="transformer_engine",
-        modules="fused",
         keep_bf16=candidate.keep_bf16,
         kept=kept_layers(candidate, plan.model, plan.model),
         policy=candidate.policy,

@@ -4,17 +4,25 @@ Two counts of a step's FLOPs: 6 · N · tokens with N all parameters, the embedd
 published figures), and the GEMMs that really run, attention's full square included (`sizing.flops`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median, quantiles
 from typing import Any
 
 from pydantic import Field
 
-from fp8migrate.plan.schema import LlamaModel
+from fp8migrate.facts.operands import Gemm
+from fp8migrate.jobs import Precision
+from fp8migrate.plan.schema import LlamaModel, Training
 from fp8migrate.settings import Settings
-from fp8migrate.sizing.flops import flops_per_token
+from fp8migrate.sizing.flops import flops_per_token, gemm_sites
+from fp8migrate.sizing.policy import resolve_policy
+from fp8migrate.sizing.speedup import recipes_of_unit
+from fp8migrate.sizing.units import LAYOUTS, units
 
 Line = Mapping[str, Any]
+# A matrix of the packed model by its name there, and one of its GEMMs.
+Product = tuple[str, Gemm]
 
 
 class ArmSpeed(Settings):
@@ -71,7 +79,7 @@ def of_kind(lines: Iterable[Line], kind: str) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key not in ("kind", "at")} for line in lines if line["kind"] == kind]
 
 
-def summarize(name: str, model: LlamaModel, sequence_length: int, lines: Sequence[Line]) -> Measurement:
+def summarize(name: str, model: LlamaModel, training: Training, lines: Sequence[Line]) -> Measurement:
     """Raises ValueError where a measurement said nothing at all."""
     first = of_kind(lines, "environment")
     if not first:
@@ -82,10 +90,10 @@ def summarize(name: str, model: LlamaModel, sequence_length: int, lines: Sequenc
     turns: dict[str, list[dict[str, Any]]] = {}
     for turn in of_kind(lines, "turn"):
         turns.setdefault(turn["arm"], []).append(turn)
-    counts = (6 * about["parameters"], flops_per_token(model, sequence_length))
+    counts = (6 * about["parameters"], flops_per_token(model, training.sequence_length))
     peak = next((each["bf16"] for each in gemms if each["name"] == "square"), None)
     arms = [_arm(name, prepared[name], turns[name], about, counts, peak) for name in prepared if name in turns]
-    arms = _against_baseline(arms, prepared, gemms)
+    arms = _against_baseline(arms, prepared, gemms, lambda arm: converted_products(arm, model, training))
     failures = {each["arm"]: each["error"] for kind in ("arm_failed", "turn_failed") for each in of_kind(lines, kind)}
     chosen = of_kind(lines, "optimizer")
     memory = of_kind(lines, "memory")
@@ -140,11 +148,31 @@ def _arm(name: str, arm: Line, turns: Sequence[Line], about: Line, counts: tuple
     )
 
 
-def _against_baseline(arms: Sequence[ArmSpeed], prepared: Mapping[str, Line], gemms: Sequence[Line]) -> list[ArmSpeed]:
+def _against_baseline(
+    arms: Sequence[ArmSpeed], prepared: Mapping[str, Line], gemms: Sequence[Line], converted: Callable[[Line], Counter[Product]]
+) -> list[ArmSpeed]:
     baseline = next((arm for arm in arms if prepared[arm.name]["settings"]["precision"]["backend"] == "bf16"), None)
     if baseline is None:
         return list(arms)
-    return [_compared(arm, baseline, saved_by_gemms(gemms, with_head=_head_in_fp8(prepared[arm.name]))) for arm in arms]
+    return [_compared(arm, baseline, saved_by_gemms(gemms, converted(prepared[arm.name]))) for arm in arms]
+
+
+def converted_products(arm: Line, model: LlamaModel, training: Training) -> Counter[Product]:
+    """How often each product with a weight, by matrix and GEMM, is in FP8 in one pass of an arm."""
+    precision = Precision.model_validate(arm["settings"]["precision"], strict=False)
+    if precision.recipe is None:
+        return Counter()
+    sites = gemm_sites(model, training.sequence_length)
+    policy = resolve_policy(
+        *(sites, precision.recipe, precision.keep_bf16, precision.policy),
+        training.micro_batch_size * training.sequence_length,
+        kept=precision.kept,
+        odd_shapes=precision.odd_shapes,
+    )
+    found: Counter[Product] = Counter()
+    for unit in units(sites, LAYOUTS[precision.backend]):
+        found.update((unit.name.rpartition(".")[2], gemm) for gemm in recipes_of_unit(unit, policy))
+    return found
 
 
 def _compared(arm: ArmSpeed, baseline: ArmSpeed, could_save_s: float | None) -> ArmSpeed:
@@ -158,21 +186,20 @@ def _compared(arm: ArmSpeed, baseline: ArmSpeed, could_save_s: float | None) -> 
     return arm.model_copy(update=found)
 
 
-def saved_by_gemms(gemms: Sequence[Line], *, with_head: bool) -> float | None:
-    """Seconds by which a step's products with weights are faster in FP8: forward with fast, backward with exact sums."""
+def saved_by_gemms(gemms: Sequence[Line], converted: Counter[Product]) -> float | None:
+    """Seconds by which the products that are in FP8 are faster there: forward with fast, backward with exact sums.
+
+    None where none was timed, or one has no FP8 time.
+    """
     saved = 0.0
-    for each in gemms:
-        if each["name"] == "square" or (each["name"] == "lm_head" and not with_head):
-            continue
-        fp8 = each["fp8_fast" if each["gemm"] == "forward" else "fp8_exact"]
-        if fp8 is None:
+    rates = {(each["name"], each["gemm"]): each for each in gemms}
+    for product, count in converted.items():
+        each = rates.get(product)
+        fp8 = None if each is None else each["fp8_fast" if product[1] == "forward" else "fp8_exact"]
+        if each is None or fp8 is None:
             return None
-        saved += each["times"] * (each["bf16"] - fp8)
-    return saved if gemms else None
-
-
-def _head_in_fp8(arm: Line) -> bool:
-    return not {"lm_head", "head"} & set(arm["settings"]["precision"]["keep_bf16"])
+        saved += count * (each["bf16"] - fp8)
+    return saved if converted else None
 
 
 def _notes(about: Line, lines: Sequence[Line]) -> Iterable[str]:

@@ -11,13 +11,15 @@ from fp8migrate.sizing.flops import GemmSite
 # feed-forward is one module, in FP8 as a whole or not at all.
 Layout = Literal["linear", "packed", "fused"]
 
-_PACKED: Mapping[str, tuple[str, ...]] = {
+# What the arms of `measure` multiply: Transformer Engine's from fused modules, torchao's from packed matrices.
+LAYOUTS: Mapping[str, Layout] = {"transformer_engine": "fused", "torchao": "packed"}
+PACKED: Mapping[str, tuple[str, ...]] = {
     "attention.qkv": ("attention.query", "attention.key", "attention.value"),
     "attention.output": ("attention.output",),
     "mlp.gate_up": ("mlp.gate", "mlp.up"),
     "mlp.down": ("mlp.down",),
 }
-_MLP = ("mlp.gate", "mlp.up", "mlp.down")
+MLP = ("mlp.gate", "mlp.up", "mlp.down")
 _LAYER = re.compile(r"^layers\.\d+\.")
 
 
@@ -57,10 +59,10 @@ def units(sites: Sequence[GemmSite], layout: Layout) -> tuple[Unit, ...]:
 def _holding(name: str, linear: Mapping[str, GemmSite], layout: Layout) -> Unit:
     prefix = found[0] if (found := _LAYER.match(name)) else ""
     leaf = name.removeprefix(prefix)
-    group = next((group for group, leaves in _PACKED.items() if prefix and leaf in leaves), None)
+    group = next((group for group, leaves in PACKED.items() if prefix and leaf in leaves), None)
     if group is None:
         return Unit(name, linear[name].out_features, linear[name].in_features, (name,), (name,))
-    members = tuple(prefix + each for each in _PACKED[group])
-    together = tuple(prefix + each for each in _MLP) if layout == "fused" and leaf in _MLP else members
+    members = tuple(prefix + each for each in PACKED[group])
+    together = tuple(prefix + each for each in MLP) if layout == "fused" and leaf in MLP else members
     rows = sum(linear[each].out_features for each in members)
     return Unit(prefix + group, rows, linear[members[0]].in_features, members, together)

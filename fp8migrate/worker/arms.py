@@ -12,16 +12,13 @@ from torch import Tensor, nn
 from fp8migrate.errors import UsageError
 from fp8migrate.jobs import MeasuredArm
 from fp8migrate.sizing.flops import flops_shares, gemm_sites
+from fp8migrate.sizing.units import PACKED
 from fp8migrate.worker.backends import policy_of
 from fp8migrate.worker.models.fused import MODULES, FusedLlama, NonGemm, fused_modules
 from fp8migrate.worker.models.packed import PackedLlama, head_loss, mean_loss
 
-_LINEARS = {
-    "qkv": ("attention.query", "attention.key", "attention.value"),
-    "output": ("attention.output",),
-    "gate_up": ("mlp.gate", "mlp.up"),
-    "down": ("mlp.down",),
-}
+# Linear layers of a packed layer, by their names there, and the sites that each holds.
+_LINEARS = {name.rpartition(".")[2]: sites for name, sites in PACKED.items()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from fp8migrate.facts.operands import GEMMS, Gemm
 from fp8migrate.plan.schema import LlamaModel
+from fp8migrate.sizing.flops import gemm_sites
+from fp8migrate.sizing.units import units
 
 
 class GemmShape(NamedTuple):
@@ -30,16 +32,11 @@ class GemmShape(NamedTuple):
 
 def step_gemms(model: LlamaModel, tokens: int) -> Iterator[GemmShape]:
     """Every product with a weight in one step of the packed model on so many tokens."""
-    d, e, f = model.hidden_size, model.head_size, model.ffn_hidden_size
-    layers = model.num_layers
-    linears = (
-        ("qkv", (model.num_heads + 2 * model.num_kv_heads) * e, d, layers),
-        ("output", d, model.num_heads * e, layers),
-        ("gate_up", 2 * f, d, layers),
-        ("down", d, f, layers),
-        ("lm_head", model.vocab_size, d, 1),
-    )
-    for name, out, in_, count in linears:
+    counts: dict[tuple[str, int, int], int] = {}
+    for unit in units(gemm_sites(model, 1), "packed"):  # shapes of weights do not depend on the length of sequences
+        key = (unit.name.rpartition(".")[2], unit.out_features, unit.in_features)
+        counts[key] = counts.get(key, 0) + 1
+    for (name, out, in_), count in counts.items():
         for gemm, (m, n, k) in zip(GEMMS, ((tokens, out, in_), (tokens, in_, out), (out, in_, tokens)), strict=True):
             yield GemmShape(name, gemm, m, n, k, count)
 

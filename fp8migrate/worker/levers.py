@@ -112,7 +112,7 @@ def _transformer_engine_attention(model: LlamaModel) -> Attention:
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if not made:
-            from fp8migrate.worker.backends.transformer_engine import import_transformer_engine
+            from fp8migrate.worker.backends.te_modules import import_transformer_engine
 
             te = import_transformer_engine()
             made.append(

@@ -9,7 +9,6 @@ import gc
 import sys
 import time
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -221,12 +220,6 @@ class Measurement:
         gc.collect()
         if self.on_gpu:
             torch.cuda.empty_cache()
-
-
-def lines(path: Path) -> Iterator[dict[str, object]]:
-    """What a measurement wrote."""
-    for line in path.read_bytes().splitlines():
-        yield orjson.loads(line)
 
 
 def main(arguments: list[str]) -> int:

@@ -1,12 +1,14 @@
 """`measure`: arms by their names, and what lines of a measurement say, whole or cut off."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from fp8migrate.engine.measure import arm_of
 from fp8migrate.errors import UsageError
-from fp8migrate.evidence.measurement import saved_by_gemms, summarize
+from fp8migrate.evidence.measurement import converted_products, saved_by_gemms, summarize
+from fp8migrate.facts.operands import GEMMS
 from fp8migrate.facts.recipes import CurrentRecipe, DelayedRecipe, TensorwiseRecipe
 from fp8migrate.jobs import Precision
 from fp8migrate.plan.schema import LlamaModel, Plan
@@ -35,7 +37,7 @@ PLAN = Plan.model_validate(
 def test_arms_by_their_names() -> None:
     assert arm_of(PLAN, "baseline").precision == Precision()
     control = arm_of(PLAN, "control").precision
-    assert (control.backend, control.modules, control.recipe) == ("transformer_engine", "fused", None)
+    assert (control.backend, control.recipe) == ("transformer_engine", None)
     found = arm_of(PLAN, "candidate+fp8_head+fast_accumulation+history=1")
     assert found.fast_accumulation
     assert found.precision.keep_bf16 == ()
@@ -79,13 +81,15 @@ def lines() -> list[dict[str, Any]]:
     environment = {"device": "cuda", "device_name": "NVIDIA H200", "torch": "2.11.0", "driver": "580"}
     environment |= {"transformer_engine": "2.20.2", "torchao": None}
     about = {"environment": environment, "cudnn": 91900, "energy_missing": None, "parameters": 1000, "weight_bytes": 2000}
-    candidate = Precision(backend="transformer_engine", modules="fused", recipe=DelayedRecipe(), keep_bf16=("lm_head",))
+    candidate = Precision(backend="transformer_engine", recipe=DelayedRecipe(), keep_bf16=("lm_head",))
     gemm = {"kind": "gemm", "at": 0.2, "m": 8, "n": 8, "k": 8, "times": 10}
     return [
         {"kind": "environment", "at": 0.1, "tokens_per_step": 4000, **about},
-        {**gemm, "name": "qkv", "gemm": "forward", "bf16": 0.02, "fp8_fast": 0.01, "fp8_exact": 0.015},
-        {**gemm, "name": "qkv", "gemm": "data_gradient", "bf16": 0.02, "fp8_fast": 0.01, "fp8_exact": 0.015},
-        {**gemm, "name": "lm_head", "gemm": "forward", "bf16": 0.02, "fp8_fast": 0.01, "fp8_exact": 0.01},
+        *(
+            {**gemm, "name": name, "gemm": each, "bf16": 0.02, "fp8_fast": 0.01, "fp8_exact": 0.015}
+            for name in ("qkv", "output", "gate_up", "down", "lm_head")
+            for each in GEMMS
+        ),
         {"kind": "optimizer", "at": 0.4, "way": "torch", "block": 2048, "warps": 8},
         arm("baseline", Precision(), 0.0),
         arm("candidate", candidate, 0.9),
@@ -98,16 +102,16 @@ def lines() -> list[dict[str, Any]]:
 
 
 def test_a_whole_measurement() -> None:
-    found = summarize("speed", MODEL, 32, lines())
+    found = summarize("speed", MODEL, PLAN.training, lines())
     baseline, candidate = found.arms
     assert (baseline.median_s, candidate.median_s) == (pytest.approx(0.6), pytest.approx(0.4))
     assert candidate.tokens_per_second == pytest.approx(10_000)
     assert candidate.tflops_6n == pytest.approx(6 * 1000 * 4000 / 0.4 / 1e12)
     assert candidate.speedup == pytest.approx(1.5)
     assert candidate.round_speedups == (pytest.approx(0.55 / 0.4), pytest.approx(0.65 / 0.45))
-    # The head stays in BF16: ten times (0.01 forward, fast; 0.005 backward, exact) could be saved of 0.6 s.
-    assert candidate.limit == pytest.approx(0.6 / (0.6 - 0.15))
-    assert candidate.captured == pytest.approx(0.2 / 0.15)
+    # Two layers of four matrices, the head in BF16: 0.01 s could be saved forward (fast), twice 0.005 s backward (exact).
+    assert candidate.limit == pytest.approx(0.6 / (0.6 - 0.16))
+    assert candidate.captured == pytest.approx(0.2 / 0.16)
     assert candidate.joules_per_token == pytest.approx(20 / (4 * 4000))
     assert found.complete
     assert verdict(found).startswith("candidate runs a whole step 1.500 × as fast as BF16 (round by round 1.375 to 1.444)")
@@ -115,8 +119,8 @@ def test_a_whole_measurement() -> None:
 
 
 def test_of_one_that_was_cut_off_what_is_there_is_told() -> None:
-    cut = [*lines()[:9], {"kind": "turn_failed", "at": 2.0, "arm": "candidate", "error": "OutOfMemoryError: no"}]
-    found = summarize("speed", MODEL, 32, cut)
+    cut = [*lines()[:-3], {"kind": "turn_failed", "at": 2.0, "arm": "candidate", "error": "OutOfMemoryError: no"}]
+    found = summarize("speed", MODEL, PLAN.training, cut)
     assert not found.complete
     assert found.failed == {"candidate": "OutOfMemoryError: no"}
     assert [each.steps for each in found.arms] == [2, 2]
@@ -128,12 +132,23 @@ def test_a_loss_that_is_not_finite_takes_an_arm_out_of_the_verdict() -> None:
         turn("candidate", 0, 0.1, losses=(None,)) if each.get("arm") == "candidate" and each["kind"] == "turn" else each
         for each in lines()
     ]
-    found = summarize("speed", MODEL, 32, broken)
+    found = summarize("speed", MODEL, PLAN.training, broken)
     assert not found.arms[1].finite
     assert verdict(found) == "No FP8 arm was measured beside a BF16 one."
 
 
 def test_a_rate_that_is_missing_makes_no_limit() -> None:
-    gemms = [{"name": "qkv", "gemm": "forward", "times": 1, "bf16": 1.0, "fp8_fast": None, "fp8_exact": None}]
-    assert saved_by_gemms(gemms, with_head=True) is None
-    assert saved_by_gemms([], with_head=True) is None
+    gemms = [{"name": "qkv", "gemm": "forward", "bf16": 1.0, "fp8_fast": None, "fp8_exact": None}]
+    assert saved_by_gemms(gemms, Counter({("qkv", "forward"): 2})) is None
+    assert saved_by_gemms([], Counter({("qkv", "forward"): 2})) is None
+    assert saved_by_gemms(gemms, Counter()) is None
+
+
+def test_what_a_policy_keeps_does_not_count_towards_the_limit() -> None:
+    kept = Precision(backend="transformer_engine", recipe=CurrentRecipe(), keep_bf16=("head", "attention"))
+    found = converted_products(arm("candidate", kept, 0.5), MODEL, PLAN.training)
+    assert found == Counter({(name, gemm): 2 for name in ("gate_up", "down") for gemm in GEMMS})
+    # One module holds the whole feed-forward: with a part of it kept, all of it is.
+    part = Precision(backend="transformer_engine", recipe=CurrentRecipe(), keep_bf16=("head", "layers.0.mlp.down"))
+    assert converted_products(arm("candidate", part, 0.5), MODEL, PLAN.training)["gate_up", "forward"] == 1
+    assert converted_products(arm("control", Precision(backend="transformer_engine"), 0.0), MODEL, PLAN.training) == Counter()

@@ -51,7 +51,7 @@ def fused(
     non_gemm: NonGemm | None = None,
     fast: bool = False,
 ) -> FusedLlama:
-    precision = Precision(backend="transformer_engine", modules="fused", recipe=recipe, keep_bf16=keep, policy=rules)
+    precision = Precision(backend="transformer_engine", recipe=recipe, keep_bf16=keep, policy=rules)
     recipes = module_recipes(policy_of(gemm_sites(MODEL, 32), precision, 4 * 32), MODEL)
     head, backend = bool(recipes["lm_head"]), TransformerEngine(precision)
     return fuse(source, backend, recipes, fuse_head=head, non_gemm=non_gemm, fast_accumulation=fast)
@@ -224,7 +224,7 @@ def test_recipes_that_a_fused_module_cannot_have_are_refused(site: str, recipe: 
 
 def test_padding_is_refused_with_what_to_say() -> None:
     odd = LlamaModel(num_layers=1, hidden_size=64, num_heads=4, num_kv_heads=2, ffn_hidden_size=130)
-    precision = Precision(backend="transformer_engine", modules="fused", recipe=DELAYED, odd_shapes="pad")
+    precision = Precision(backend="transformer_engine", recipe=DELAYED, odd_shapes="pad")
     policy = policy_of(gemm_sites(odd, 32), precision, 4 * 32)
     with pytest.raises(UsageError, match=r"(?s)layers\.0\.mlp\.gate.*take no padding.*odd_shapes: keep"):
         module_recipes(policy, odd)

@@ -8,7 +8,8 @@ from fp8migrate.facts.operands import Gemm
 from fp8migrate.facts.recipes import Recipe
 from fp8migrate.plan.schema import LlamaModel
 from fp8migrate.sizing.policy import Policy
-from fp8migrate.worker.backends.transformer_engine import TransformerEngine, import_transformer_engine
+from fp8migrate.worker.backends.te_modules import import_transformer_engine
+from fp8migrate.worker.backends.transformer_engine import TransformerEngine
 from fp8migrate.worker.models.fused import MODULES, FusedLlama, NonGemm
 from fp8migrate.worker.models.packed import PackedLlama
 
@@ -42,7 +43,7 @@ def _joint(policy: Policy, sites: list[str]) -> Recipes:
         raise UsageError(
             f"{', '.join(sites)} are one fused module and cannot have different recipes",
             where="candidate.policy",
-            next_step="Give them the same recipe, or say candidate.modules: linear.",
+            next_step="Give them the same recipe.",
         )
     return recipes[0]
 

@@ -4,8 +4,8 @@ The whole model's pass runs in one te.autocast, for it is on leaving the outermo
 another recipe than the model's opens one of its own inside.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
@@ -24,31 +24,14 @@ from fp8migrate.facts.recipes import (
 )
 from fp8migrate.jobs import Precision
 from fp8migrate.worker.backends.converted import ConvertedLinear
+from fp8migrate.worker.backends.te_modules import (
+    Passes,
+    import_transformer_engine,
+    keeping_scaling_state,
+    own_recipe,
+    register_scaling_state,
+)
 from fp8migrate.worker.linear import Linear
-
-_PASSES = ("scaling_fwd", "scaling_bwd")
-_STATE = ("scale", "amax_history")
-
-
-def import_transformer_engine() -> ModuleType:
-    """transformer_engine.pytorch. Raises UsageError, with what to do, where it is missing or does not load."""
-    import warnings
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import transformer_engine.pytorch as te
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"candidate.backend is transformer_engine, and it is not installed here ({error})",
-            next_step="pip install --no-build-isolation 'transformer-engine[pytorch]', or say candidate.backend: emulated.",
-        ) from error
-    except (ImportError, OSError, RuntimeError) as error:
-        raise UsageError(
-            f"Transformer Engine does not load beside torch {torch.__version__}: {error}",
-            next_step="fp8migrate doctor tells why (another torch, two cuDNNs, no CUDA) and what to do.",
-        ) from error
-    return te  # type: ignore[no-any-return]
 
 
 class TransformerEngineLinear(ConvertedLinear):
@@ -59,7 +42,7 @@ class TransformerEngineLinear(ConvertedLinear):
 
     def __init__(self, source: Linear | nn.Linear, te: ModuleType, te_recipe: Any, gemms: frozenset[Gemm]) -> None:
         self.adopt(source)
-        self._gemms, self._calls, self._missed = gemms, 0, 0
+        self._gemms, self._passes = gemms, Passes()
         inner = te.Linear(
             self.in_features,
             self.out_features,
@@ -71,14 +54,7 @@ class TransformerEngineLinear(ConvertedLinear):
         # Beside the module tree: parameters keep the names that they have without Transformer Engine.
         self.__dict__.update(_inner=inner, _te=te, te_recipe=te_recipe)
         self._share_parameters()
-        if te_recipe is not None:
-            with te.autocast(enabled=True, recipe=te_recipe), torch.no_grad():
-                inner.init_fp8_metadata(num_gemms=1)
-            for tensors in _PASSES:
-                for name in _STATE:
-                    state = getattr(inner.fp8_meta[tensors], name, None)
-                    if state is not None:
-                        self.register_buffer(f"{tensors}_{name}", state)
+        register_scaling_state(self, te, inner, te_recipe, gemms=1)
 
     @property
     def low_precision_gemms(self) -> frozenset[Gemm]:
@@ -87,11 +63,11 @@ class TransformerEngineLinear(ConvertedLinear):
     @property
     def tensors_quantized(self) -> int:
         """Input and weight of each forward pass that Transformer Engine itself says was in low precision."""
-        return 2 * self._calls
+        return 2 * self._passes.in_fp8
 
     @property
     def ran_without(self) -> bool:
-        return self._missed > 0
+        return self._passes.missed > 0
 
     def _share_parameters(self) -> None:
         inner = self.__dict__["_inner"]
@@ -103,44 +79,16 @@ class TransformerEngineLinear(ConvertedLinear):
     def forward(self, x: Tensor) -> Tensor:
         self._share_parameters()
         inner, recipe = self.__dict__["_inner"], self.__dict__["te_recipe"]
-        learning = torch.is_grad_enabled()
+        wanted = self.enabled and recipe is not None
+        first = self.first_microbatch if torch.is_grad_enabled() else None
         # Under autocast Transformer Engine takes activations in BF16 beside master weights of any dtype.
-        with (
-            torch.autocast(x.device.type, torch.bfloat16),
-            _recipe(self.__dict__["_te"], recipe, self.enabled and recipe is not None),
-        ):
-            y: Tensor = inner(x, is_first_microbatch=self.first_microbatch if learning else None)
-        if inner.fp8:
-            self._calls += 1
-        elif self.enabled and recipe is not None:
-            self._missed += 1
+        with torch.autocast(x.device.type, torch.bfloat16), own_recipe(self.__dict__["_te"], recipe, wanted):
+            y: Tensor = inner(x, is_first_microbatch=first)
+        self._passes.count(inner, wanted)
         return y.to(self.output_dtype(x))
 
-    @contextmanager
-    def leaving_no_trace(self) -> Iterator[None]:
-        state = list(self.buffers(recurse=False))
-        before = [tensor.clone() for tensor in state]
-        try:
-            yield
-        finally:
-            if state:
-                with torch.no_grad():
-                    torch._foreach_copy_(state, before)
-
-
-@contextmanager
-def _recipe(te: ModuleType, recipe: Any, enabled: bool) -> Iterator[None]:
-    """The layer's own recipe, where the pass around it does not already run in it."""
-    manager = te.quantization.FP8GlobalStateManager
-    inside = manager.is_fp8_enabled()
-    if inside == enabled and (not enabled or manager.get_fp8_recipe() is recipe):
-        yield
-        return
-    with te.autocast(enabled=enabled, recipe=recipe):
-        yield
-    if inside and enabled:
-        # Leaving restored "no FP8 layer has run yet": the next one would move the gradients' scales on once more.
-        manager.is_first_fp8_module()
+    def leaving_no_trace(self) -> AbstractContextManager[None]:
+        return keeping_scaling_state(self)
 
 
 class TransformerEngine:

@@ -5,8 +5,8 @@ Per layer: LayerNormLinear (RMSNorm, then query, key and value as one matrix), r
 keeps in BF16 keeps the module that holds it. Shapes as in `packed`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
@@ -15,16 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fp8migrate.sizing.units import MLP, PACKED
+from fp8migrate.worker.backends.te_modules import Passes, keeping_scaling_state, own_recipe, register_scaling_state
 from fp8migrate.worker.models.packed import PackedLayer, PackedLlama, attend, project, split_and_rotate, weight_of
 
 # Modules of a layer, and the sites (as `Llama` names them) that each holds.
 MODULES: dict[str, tuple[str, ...]] = {
-    "qkv": ("attention.query", "attention.key", "attention.value"),
-    "output": ("attention.output",),
-    "mlp": ("mlp.gate", "mlp.up", "mlp.down"),
+    "qkv": PACKED["attention.qkv"],
+    "output": PACKED["attention.output"],
+    "mlp": MLP,
 }
-_PASSES = ("scaling_fwd", "scaling_bwd")
-_STATE = ("scale", "amax_history")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class FusedModule(nn.Module):
     ) -> None:
         super().__init__()
         self.enabled, self.first_microbatch = True, None
-        self._gemms, self._calls, self._missed = gemms, 0, 0
+        self._gemms, self._passes = gemms, Passes()
         # Beside the module tree: parameters are those of the model, and keep their names.
         self.__dict__.update(_inner=inner, _te=te, te_recipe=te_recipe)
         for name, parameter in parameters.items():
@@ -59,64 +59,30 @@ class FusedModule(nn.Module):
             inner._parameters[name] = parameter
         # Transformer Engine takes parameters of another dtype than the activations' under autocast alone.
         self._master_weights = next(iter(parameters.values())).dtype != torch.bfloat16
-        if te_recipe is not None:
-            with te.autocast(enabled=True, recipe=te_recipe), torch.no_grad():
-                inner.init_fp8_metadata(num_gemms=gemms)  # type: ignore[operator]
-            for tensors in _PASSES:
-                for name in _STATE:
-                    state = getattr(inner.fp8_meta[tensors], name, None)  # type: ignore[index]
-                    if state is not None:
-                        self.register_buffer(f"{tensors}_{name}", state)
+        register_scaling_state(self, te, inner, te_recipe, gemms)
 
     @property
     def tensors_quantized(self) -> int:
         """Input and weight of each linear layer in each forward pass that Transformer Engine itself says was in FP8."""
-        return 2 * self._gemms * self._calls
+        return 2 * self._gemms * self._passes.in_fp8
 
     @property
     def ran_without(self) -> bool:
         """Whether a pass that should have been in FP8 was not."""
-        return self._missed > 0
+        return self._passes.missed > 0
 
     def forward(self, x: Tensor) -> Tensor:
         inner, recipe = self.__dict__["_inner"], self.__dict__["te_recipe"]
         first = self.first_microbatch if torch.is_grad_enabled() else None
         wanted = self.enabled and recipe is not None
         mixed = torch.autocast(x.device.type, torch.bfloat16) if self._master_weights else nullcontext()
-        with mixed, recipe_for_module(self.__dict__["_te"], recipe, wanted):
+        with mixed, own_recipe(self.__dict__["_te"], recipe, wanted):
             y: Tensor = inner(x, is_first_microbatch=first)
-        if inner.fp8:
-            self._calls += 1
-        elif wanted:
-            self._missed += 1
+        self._passes.count(inner, wanted)
         return y
 
-    @contextmanager
-    def leaving_no_trace(self) -> Iterator[None]:
-        """What is seen meanwhile does not enter the scaling state."""
-        state = list(self.buffers(recurse=False))
-        before = [tensor.clone() for tensor in state]
-        try:
-            yield
-        finally:
-            if state:
-                with torch.no_grad():
-                    torch._foreach_copy_(state, before)
-
-
-@contextmanager
-def recipe_for_module(te: ModuleType, recipe: Any, enabled: bool) -> Iterator[None]:
-    """A module's own recipe, where the pass around it does not already run in it."""
-    manager = te.quantization.FP8GlobalStateManager
-    inside = manager.is_fp8_enabled()
-    if inside == enabled and (not enabled or manager.get_fp8_recipe() is recipe):
-        yield
-        return
-    with te.autocast(enabled=enabled, recipe=recipe):
-        yield
-    if inside and enabled:
-        # Leaving restored "no FP8 layer has run yet": the next one would move the gradients' scales on once more.
-        manager.is_first_fp8_module()
+    def leaving_no_trace(self) -> AbstractContextManager[None]:
+        return keeping_scaling_state(self)
 
 
 class FusedLayer(PackedLayer):

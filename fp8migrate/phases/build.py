@@ -6,6 +6,7 @@ from typing import Literal
 
 from fp8migrate.errors import PlanError
 from fp8migrate.facts.backends import BackendName, recipes_of, refusal
+from fp8migrate.facts.expressible import layer_refusal, plan_refusal
 from fp8migrate.facts.recipes import Recipe
 from fp8migrate.jobs import Arm, CheckpointRef, Cooldown, DataOrder, DesignName, Forward, Job, Precision, Role, Task, Train
 from fp8migrate.plan.schema import LlamaModel, Plan, Training
@@ -190,6 +191,8 @@ def resolve_backend(plan: Plan, environment: Environment) -> BackendName:
     for recipe in plan.candidate.recipes:
         if what := refusal(backend, recipe.kind, capability, _version(environment.cuda)):
             raise PlanError(f"candidate.backend {wanted}: {what}", where=plan.name)
+    if what := plan_refusal(backend, plan.candidate.recipes, capability) or _inexpressible(plan, backend):
+        raise PlanError(f"candidate.backend {wanted}: {what}", where=plan.name)
     installed = environment.torchao if backend == "torchao" else environment.transformer_engine
     if installed is None:
         name = {"torchao": "torchao", "transformer_engine": "Transformer Engine"}[backend]
@@ -199,6 +202,21 @@ def resolve_backend(plan: Plan, environment: Environment) -> BackendName:
             next_step="Install it (fp8migrate doctor says how), or say candidate.backend: emulated; the report will say so.",
         )
     return backend
+
+
+def _inexpressible(plan: Plan, backend: BackendName) -> str | None:
+    """The first layer of the plan's model of which the backend cannot run what the plan asks, and why."""
+    training, candidate = plan.training, plan.candidate
+    policy = resolve_policy(
+        gemm_sites(plan.model, training.sequence_length),
+        candidate.recipe,
+        candidate.keep_bf16,
+        candidate.policy,
+        training.micro_batch_size * training.sequence_length,
+        odd_shapes=candidate.odd_shapes,
+    )
+    found = ((name, layer_refusal(backend, site.recipes)) for name, site in policy.sites.items())
+    return next((f"{name}: {why}" for name, why in found if why), None)
 
 
 def _library_of(plan: Plan) -> Literal["transformer_engine", "torchao"]:

@@ -12,6 +12,7 @@ import pytest
 from fp8migrate.errors import PlanError
 from fp8migrate.facts.recipes import (
     KNOWN_BAD,
+    Bf16Recipe,
     BlockRecipe,
     CurrentRecipe,
     DelayedRecipe,
@@ -28,7 +29,7 @@ from fp8migrate.phases.integration import Integration
 from fp8migrate.phases.schema import Done, Findings, Jobs, Phase
 from fp8migrate.phases.small_scale import SmallScale
 from fp8migrate.plan.audit import audit
-from fp8migrate.plan.schema import Plan
+from fp8migrate.plan.schema import Plan, PolicyRule
 from fp8migrate.records.schema import Record
 from tests.engine.stage import ENVIRONMENT
 from tests.simulation import Scenario, make_records
@@ -309,6 +310,20 @@ def test_what_cannot_run_here_is_refused_with_the_reason(candidate: dict[str, An
     here = ENVIRONMENT.model_copy(update={"device": device, "compute_capability": capability, "cuda": "13.0"})
     with pytest.raises(PlanError, match=said):
         SmallScale().planned(given.model_copy(update={"candidate": asked}), Findings(here))
+
+
+def test_a_policy_that_the_library_cannot_run_is_refused_before_anything_runs() -> None:
+    """In a job it would be a crash of the candidate, and so a FAIL of FP8."""
+    given = screens_and_branches()
+    rule = PolicyRule(layers="layers.*.mlp.down", gemms=("weight_gradient",), recipe=Bf16Recipe())
+    asked = given.candidate.model_copy(update={"backend": "auto", "recipe": CurrentRecipe(), "policy": (rule,)})
+    hopper = {"device": "cuda", "compute_capability": "9.0", "cuda": "13.0", "transformer_engine": "2.20.2"}
+    with pytest.raises(PlanError, match=r"layers.0.mlp.down: Transformer Engine runs all three GEMMs"):
+        small_on(given.model_copy(update={"candidate": asked}), hopper)
+
+
+def small_on(given: Plan, machine: dict[str, str]) -> tuple[Job, ...]:
+    return SmallScale().planned(given, Findings(ENVIRONMENT.model_copy(update=machine)))
 
 
 def test_plans_of_several_recipes_share_the_runs_of_the_bad_one() -> None:

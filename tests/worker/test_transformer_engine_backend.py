@@ -130,7 +130,7 @@ def test_a_layer_whose_library_ran_without_fp8_is_named(monkeypatch: pytest.Monk
         (
             DELAYED,
             (PolicyRule(layers="*.up", gemms=("data_gradient", "weight_gradient"), recipe=Bf16Recipe()),),
-            "never the forward alone",
+            "never runs the forward GEMM alone",
         ),
     ],
 )

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from fp8migrate.errors import UsageError
+from fp8migrate.facts.backends import refusal
+from fp8migrate.facts.expressible import layer_refusal
 from fp8migrate.facts.operands import GEMMS, Gemm
 from fp8migrate.facts.recipes import Recipe, RowwiseHighPrecisionRecipe, RowwiseRecipe, TensorwiseRecipe
 from fp8migrate.jobs import Precision
@@ -123,14 +125,11 @@ class Torchao:
 
     def config(self, recipes: Mapping[Gemm, Recipe], name: str, *, emulate: bool = False) -> Any:
         """Float8LinearConfig of one layer; GEMMs without a recipe stay in high precision."""
-        recipe, *others = dict.fromkeys(recipes.values())
-        if others or not isinstance(recipe, TensorwiseRecipe | RowwiseRecipe | RowwiseHighPrecisionRecipe):
-            kinds = ", ".join(sorted({each.kind for each in recipes.values()}))
-            raise UsageError(
-                f"{name}: torchao has one of tensorwise, rowwise and rowwise_with_gw_hp for a layer, not {kinds}",
-                where="candidate",
-                next_step="Choose one of those, or another backend.",
-            )
+        if refused := layer_refusal("torchao", recipes):
+            raise UsageError(f"{name}: {refused}", where="candidate")
+        (recipe,) = set(recipes.values())
+        if not isinstance(recipe, TensorwiseRecipe | RowwiseRecipe | RowwiseHighPrecisionRecipe):
+            raise UsageError(f"{name}: {refusal('torchao', recipe.kind, None)}", where="candidate")
         config = self._settings.Float8LinearConfig.from_recipe_name(recipe.kind)
         off = self._settings.CastConfig(scaling_type=self._settings.ScalingType.DISABLED)
         casts = {

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from fp8migrate.errors import UsageError
-from fp8migrate.facts.operands import GEMMS, Gemm
+from fp8migrate.facts.expressible import layer_refusal
+from fp8migrate.facts.operands import Gemm
 from fp8migrate.facts.recipes import (
     BlockRecipe,
     CurrentRecipe,
@@ -118,15 +119,10 @@ class TransformerEngine:
     def recipe_of(self, recipes: Mapping[Gemm, Recipe], name: str) -> Any:
         if not recipes:
             return None
-        kinds = list(dict.fromkeys(recipes.values()))
-        forward_only = set(recipes) == {"forward"}
-        if len(kinds) > 1 or not (forward_only or set(recipes) == set(GEMMS)):
-            raise UsageError(
-                f"{name}: Transformer Engine runs all three GEMMs of a layer under one recipe, or the forward GEMM alone",
-                where="candidate.policy",
-                next_step="Give the rule all GEMMs, or both backward GEMMs to bf16.",
-            )
-        return self._te_recipe(kinds[0], forward_only)
+        if refused := layer_refusal("transformer_engine", recipes):
+            raise UsageError(f"{name}: {refused}", where="candidate")
+        (recipe,) = set(recipes.values())
+        return self._te_recipe(recipe, forward_only=set(recipes) == {"forward"})
 
     def _te_recipe(self, recipe: Recipe, forward_only: bool) -> Any:
         """One object for each recipe: layers of one recipe share the model's."""
@@ -146,12 +142,6 @@ def te_recipe(recipe: Recipe, *, forward_only: bool = False) -> Any:
     formats = {"hybrid": library.Format.HYBRID, "e4m3": library.Format.E4M3}
     common = {"backward_override": "high_precision" if forward_only else None}
     if isinstance(recipe, DelayedRecipe):
-        if forward_only:
-            raise UsageError(
-                "Transformer Engine's delayed scaling runs forward and backward GEMMs in FP8, never the forward alone",
-                where="candidate.policy",
-                next_step="Use current scaling where backward GEMMs are to stay in BF16.",
-            )
         return library.DelayedScaling(
             margin=recipe.margin,
             fp8_format=formats[recipe.format],

@@ -27,7 +27,8 @@ def _layers_without(conversion: Conversion | None) -> Results:
 
 
 def integration_coverage(evidence: IntegrationEvidence) -> Results:
-    return _judged(conversion_fault(evidence.conversion), evidence.conversion, evidence.require_fp8)
+    missing = _layers_without(evidence.conversion)
+    return missing or _judged(conversion_fault(evidence.conversion), evidence.conversion, evidence.require_fp8)
 
 
 def kernels(evidence: IntegrationEvidence) -> Results:

@@ -54,6 +54,6 @@ def _table(records: Sequence[Record], name: str) -> tuple[Row, ...]:
 
 
 def _conversion(records: Sequence[Record]) -> Conversion | None:
-    """The conversion with least FP8 among the jobs that told theirs."""
+    """The conversion that proves least FP8 among the jobs that told theirs."""
     found = [record.conversion for record in records if record.conversion is not None]
-    return min(found, key=lambda c: (c.fp8_flops_share, c.quantized_tensors or 0), default=None)
+    return min(found, key=lambda conversion: conversion.proof, default=None)

@@ -142,12 +142,12 @@ def _settings(record: Record, pair: Pair) -> dict[str, Any]:
 
 
 def _least_converted(records: Sequence[Record]) -> Conversion | None:
-    """The conversion of the candidate run that got least FP8; None where any of them left none."""
+    """The conversion of the candidate run that proves least FP8; None where any of them left none."""
     found = [record.conversion for record in records]
     known = [conversion for conversion in found if conversion is not None]
     if not known or len(known) < len(found):
         return None
-    return min(known, key=lambda c: (c.fp8_flops_share, -1 if c.quantized_tensors is None else c.quantized_tensors))
+    return min(known, key=lambda conversion: conversion.proof)
 
 
 def _identical(pair: Pair) -> bool:

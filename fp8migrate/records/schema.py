@@ -82,6 +82,11 @@ class Conversion(Settings):
     quantized_tensors: int | None = Field(None, description="tensors quantised while the run went on: the proof that FP8 ran")
     not_in_fp8: tuple[str, ...] = Field((), description="converted layers of which some or every pass ran without FP8")
 
+    @property
+    def proof(self) -> tuple[bool, float, int]:
+        """How far it proves that FP8 ran, to find the weakest of several: the least."""
+        return not self.not_in_fp8, self.fp8_flops_share, -1 if self.quantized_tensors is None else self.quantized_tensors
+
 
 class Outcome(Settings):
     status: Status

@@ -1,6 +1,7 @@
 """`compare`: what is paired, what is measured, what is missing."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -155,6 +156,20 @@ def test_the_least_converted_candidate_speaks_for_all() -> None:
     assert found.quantized_tensors == 0
     e.records[digest] = replace(record, conversion=None)
     assert of(e).conversion is None
+
+
+def test_a_candidate_of_which_a_layer_ran_without_fp8_speaks_for_all() -> None:
+    """Also where it quantised more tensors than another."""
+    e = simulate()
+    digests = [job.digest for job in e.jobs if job.role.arm == "candidate"]
+    changes: list[dict[str, Any]] = [{"not_in_fp8": ("layers.0.mlp.up",)}, {"quantized_tensors": 1}]
+    for digest, change in zip(digests, changes, strict=False):
+        record = e.records[digest]
+        assert record.conversion
+        e.records[digest] = replace(record, conversion=record.conversion.model_copy(update=change))
+    found = of(e).conversion
+    assert found
+    assert found.not_in_fp8 == ("layers.0.mlp.up",)
 
 
 def test_schedules_that_have_not_decayed_are_told() -> None:

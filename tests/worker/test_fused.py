@@ -1,10 +1,5 @@
 """Fused modules over the packed model's parameters, against a stub of Transformer Engine: recipes, sharing, what is kept."""
 
-import sys
-import warnings
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -23,17 +18,7 @@ from fp8migrate.worker.models.packed import PackedLlama
 
 MODEL = LlamaModel(num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=2, ffn_hidden_size=128)
 DELAYED = DelayedRecipe(amax_history_len=4)
-
-
-@pytest.fixture(autouse=True)
-def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "fake_te"))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "transformer_engine"]:
-        del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("transformer_engine_stub")
 
 
 def packed() -> PackedLlama:

@@ -19,9 +19,10 @@ from fp8migrate.errors import InfrastructureError
 from fp8migrate.jobs import Cooldown, DataOrder, Precision
 from fp8migrate.plan.schema import Training
 from fp8migrate.records.store import read_run
-from fp8migrate.records.writer import RunWriter, checkpoint_path
+from fp8migrate.records.writer import RunWriter, checkpoint_path, load_run_file
 from fp8migrate.worker import __main__ as program
 from fp8migrate.worker import checkpoint
+from fp8migrate.worker.backends.emulated import EmulatedLinear
 from fp8migrate.worker.optimizer import build_optimizer, learning_rate
 from fp8migrate.worker.tasks import train
 from fp8migrate.worker.tasks.context import Interrupted, NonFinite
@@ -417,3 +418,16 @@ def test_an_interrupted_run_leaves_a_checkpoint_to_go_on_from(tmp_path: Path) ->
     found = checkpoint.load(checkpoint_path(directory, 2))
     assert (found.step, len(found.data_sha256)) == (2, 64)
     assert {name.split(".")[0] for name in found.tensors} == {"model", "optimizer"}  # current scaling has no state
+
+
+def test_a_layer_that_ran_without_fp8_is_still_told_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the process that was stopped has seen it."""
+    directory = make_run(tmp_path / "run", train_task(CURRENT, resume_every=4))
+    monkeypatch.setattr(EmulatedLinear, "ran_without", property(lambda layer: layer.out_features == 64))
+    with pytest.raises(Interrupted):
+        carry_out(directory, stop=Stop(after=5))
+    monkeypatch.undo()
+    carry_out(directory)
+    conversion = load_run_file(directory).conversion
+    assert conversion is not None
+    assert conversion.not_in_fp8 == tuple(f"layers.{layer}.mlp.{name}" for layer in (0, 1) for name in ("gate", "up"))

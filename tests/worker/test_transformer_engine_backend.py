@@ -1,9 +1,6 @@
 """The Transformer Engine backend against a stub that keeps its rules: what is shared, saved, switched off and moved on when."""
 
 import sys
-import warnings
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -27,17 +24,7 @@ from fp8migrate.worker.models.llama import Llama, token_losses
 
 MODEL = LlamaModel(num_layers=2, hidden_size=32, num_heads=4, num_kv_heads=2, ffn_hidden_size=48)
 DELAYED = DelayedRecipe(amax_history_len=4)
-
-
-@pytest.fixture(autouse=True)
-def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "fake_te"))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "transformer_engine"]:
-        del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("transformer_engine_stub")
 
 
 def model(recipe: Recipe | None, *rules: PolicyRule) -> Llama:

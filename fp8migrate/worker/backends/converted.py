@@ -62,11 +62,12 @@ def tensors_quantized(model: nn.Module) -> int:
 
 
 def layers_without_fp8(model: nn.Module) -> tuple[str, ...]:
-    """Names of layers that were to be in low precision, and of which a pass, or every pass, was not."""
-    found = ((name, layer) for name, layer in model.named_modules() if isinstance(layer, ConvertedLinear))
-    return tuple(
-        name for name, layer in found if layer.low_precision_gemms and (layer.ran_without or not layer.tensors_quantized)
-    )
+    """Names of layers that were to be in low precision, and of which a pass, or every pass, was not. None before the first."""
+    modules = ((name, layer) for name, layer in model.named_modules() if isinstance(layer, ConvertedLinear))
+    found = [(name, layer) for name, layer in modules if layer.low_precision_gemms]
+    if not any(layer.tensors_quantized or layer.ran_without for _, layer in found):
+        return ()
+    return tuple(name for name, layer in found if layer.ran_without or not layer.tensors_quantized)
 
 
 @contextmanager

@@ -43,6 +43,7 @@ class TrainingState:
     step: int = 0
     data_sha256: str = ""
     quantized_before: int = 0
+    without_fp8_before: tuple[str, ...] = ()
 
     @property
     def quantized_tensors(self) -> int:
@@ -75,8 +76,10 @@ def run(context: TaskContext) -> None:
 def prepare(context: TaskContext, task: Train, stream: TrainingStream, held_out: ValidationSet) -> TrainingState:
     """Build model and optimizer; go on from the run's own newest checkpoint, else from the job's start."""
     state = build(task.model, task.training, task.precision, context.device)
+    earlier, own = context.writer.run.conversion, last_checkpoint(context.directory)
+    if own is not None and earlier is not None:
+        state.without_fp8_before = earlier.not_in_fp8
     describe(state, context.writer)
-    own = last_checkpoint(context.directory)
     if own is not None:
         found = checkpoint.load(own[1])
         checkpoint.restore(state.model, state.optimizer, found, same_run=True)
@@ -106,8 +109,7 @@ def build(model_settings: LlamaModel, training: Training, precision: Precision, 
 
 def describe(state: TrainingState, writer: RunWriter) -> None:
     """Record what was converted, with the tensors quantised up to now, and the layers in which FP8 did not run."""
-    ran = state.step > 0 and tensors_quantized(state.model) > 0
-    missing = layers_without_fp8(state.model) if ran else ()
+    missing = tuple(dict.fromkeys((*state.without_fp8_before, *layers_without_fp8(state.model))))
     counted = state.conversion.model_copy(update={"quantized_tensors": state.quantized_tensors, "not_in_fp8": missing})
     writer.update(conversion=counted, facts={"parameters": sum(p.numel() for p in state.model.parameters())})
 
@@ -199,6 +201,8 @@ def keep(context: TaskContext, task: Train, state: TrainingState) -> None:
         path, checkpoint.training_state(state.model, state.optimizer), state.step, state.data_sha256, state.quantized_tensors
     )
     drop_checkpoints(context.directory, {*task.checkpoint_at, state.step})
+    # What this process saw of FP8 must not be lost where another goes on.
+    describe(state, context.writer)
 
 
 def drop_checkpoints(directory: Path, kept_steps: set[int]) -> None:

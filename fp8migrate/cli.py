@@ -240,9 +240,9 @@ def measure(
         typer.echo(f"Report: {reports / loaded.plan.name / 'measurement.md'}")
         if break_even and found.environment.get("device") == "cuda":
             from fp8migrate.engine.break_even import break_even_plan
-            from fp8migrate.engine.measure import DEFAULT_ARMS, arm_of
+            from fp8migrate.engine.measure import arm_of, default_arms
 
-            arms = [arm_of(loaded.plan, name) for name in arm or DEFAULT_ARMS]
+            arms = [arm_of(loaded.plan, name) for name in arm or default_arms(loaded.plan)]
             for each in break_even_plan(loaded.plan, arms, found, reports / loaded.plan.name, seconds):
                 typer.echo(clean(f"{each.name}: {each.in_words}"))
         raise typer.Exit(ExitCode.PASS if found.arms and found.complete else ExitCode.INFRASTRUCTURE)

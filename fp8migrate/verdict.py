@@ -463,7 +463,7 @@ def build_report(
     return Report(
         name=plan.name,
         verdict=verdict,
-        headline=_headline(verdict, plan, emulated, forced, _main(comparisons)),
+        headline=_headline(verdict, plan, emulated, forced, main_comparison(comparisons)),
         scope=_scope(plan, comparisons, results, environment),
         not_covered=_not_covered(plan, comparisons, results, emulated),
         phases=reports,
@@ -508,7 +508,7 @@ def _headline(verdict: Verdict, plan: Plan, emulated: bool, forced: Collection[s
     return f"{verdict.name}{said}: {ROWS[verdict.code].meaning}"
 
 
-def _main(comparisons: Sequence[Comparison]) -> Comparison | None:
+def main_comparison(comparisons: Sequence[Comparison]) -> Comparison | None:
     """The comparison that says most: the last that can acquit, else the last screen. A long screen only adds to its screen."""
     acquitting = [comparison for comparison in comparisons if comparison.design in ACQUITTING_DESIGNS]
     found = acquitting or [comparison for comparison in comparisons if comparison.design != "long_screen"]
@@ -520,7 +520,7 @@ def _scope(
 ) -> tuple[str, ...]:
     """What the verdict is about: recipe, model, margin, start, tokens, hardware, software."""
     lines = []
-    if comparison := _main(comparisons):
+    if comparison := main_comparison(comparisons):
         lines = [
             f"Recipe: {comparison.recipe}{', emulated' if comparison.emulated else ''}{_share(comparison)}.",
             f"Model: {comparison.model}.",
@@ -584,7 +584,7 @@ def _not_covered(
     lines = ["Larger models and longer training: outliers that grow late, tensor-parallel amax groups, experts."]
     if emulated:
         lines.append("Speed, memory and the kernels of an FP8 GPU: FP8 was emulated.")
-    comparison = _main(comparisons)
+    comparison = main_comparison(comparisons)
     if comparison is None:
         lines.append("Learned quality: no pairs of runs were compared.")
     elif comparison.design == "screen":

@@ -9,15 +9,17 @@ import orjson
 
 from fp8migrate.errors import InfrastructureError, UsageError
 from fp8migrate.evidence.measurement import Measurement, summarize
+from fp8migrate.facts.backends import BackendName, recipes_of
 from fp8migrate.facts.recipes import BlockRecipe, CurrentRecipe, DelayedRecipe, Recipe, RowwiseRecipe, TensorwiseRecipe
 from fp8migrate.jobs import Measure, MeasuredArm, Precision
 from fp8migrate.plan.load import LoadedPlan
-from fp8migrate.plan.schema import Plan
+from fp8migrate.plan.schema import Candidate, Plan
 from fp8migrate.records.files import replace_file, write_errors
 from fp8migrate.records.log_tail import last_words
+from fp8migrate.sizing.flops import gemm_sites
 from fp8migrate.sizing.keep import kept_layers
+from fp8migrate.sizing.policy import resolve_policy
 
-DEFAULT_ARMS = ("baseline", "control", "candidate", "candidate+fp8_head", "candidate+fp8_head+fast_accumulation")
 _RECIPES: dict[str, Recipe] = {
     recipe.kind: recipe
     for recipe in (DelayedRecipe(amax_history_len=16), CurrentRecipe(), BlockRecipe(), TensorwiseRecipe(), RowwiseRecipe())
@@ -26,6 +28,13 @@ GRAMMAR = (
     "baseline, control, candidate, or candidate and levers: candidate+fp8_head, +fast_accumulation, +history=1, "
     "+recipe=current, +torch_attention, +te_rotation; torchao=tensorwise"
 )
+
+
+def default_arms(plan: Plan) -> tuple[str, ...]:
+    """BF16, the candidate with FP8 off and on, and the levers that pay most."""
+    if _is_torchaos(plan.candidate):
+        return "baseline", "candidate"
+    return "baseline", "control", "candidate", "candidate+fp8_head", "candidate+fp8_head+fast_accumulation"
 
 
 def measure_plan(
@@ -47,7 +56,7 @@ def measure_plan(
     task = Measure(
         model=plan.model,
         training=plan.training,
-        arms=tuple(arm_of(plan, name) for name in arms or DEFAULT_ARMS),
+        arms=tuple(arm_of(plan, name) for name in arms or default_arms(plan)),
         rounds=rounds,
         steps=steps,
         seconds=seconds,
@@ -105,19 +114,53 @@ def arm_of(plan: Plan, name: str) -> MeasuredArm:
         return MeasuredArm(name=name, precision=Precision(backend="torchao", recipe=recipe, keep_bf16=candidate.keep_bf16))
     if first not in ("control", "candidate"):
         raise _refuse(name)
+    backend: BackendName = "torchao" if _is_torchaos(candidate) else "transformer_engine"
+    if levers and backend == "torchao":
+        raise UsageError(
+            f"{name}: levers are of Transformer Engine's fused modules, and {candidate.recipe.kind} runs on torchao",
+            where="--arm",
+            next_step="Measure candidate alone, or a plan with delayed, current or block.",
+        )
     precision = Precision(
-        backend="transformer_engine",
+        backend=backend,
+        recipe=candidate.recipe if first == "candidate" else None,
         keep_bf16=candidate.keep_bf16,
         kept=kept_layers(candidate, plan.model, plan.model),
         policy=candidate.policy,
         odd_shapes=candidate.odd_shapes,
     )
-    if first == "candidate":
-        precision = precision.model_copy(update={"recipe": candidate.recipe})
     arm = MeasuredArm(name=name, precision=precision)
     for lever in levers:
         arm = _with_lever(arm, lever)
+    if "fp8_head" in levers:
+        _demand_fp8_head(plan, arm)
     return arm
+
+
+def _is_torchaos(candidate: Candidate) -> bool:
+    """Whether torchao runs the plan's candidate: asked for, or the only library that has the recipe."""
+    kind = candidate.recipe.kind
+    only = kind in recipes_of("torchao") and kind not in recipes_of("transformer_engine")
+    return candidate.backend == "torchao" or only
+
+
+def _demand_fp8_head(plan: Plan, arm: MeasuredArm) -> None:
+    """The lever must not be one in name alone. Raises UsageError."""
+    precision, training = arm.precision, plan.training
+    if precision.recipe is None:
+        return
+    policy = resolve_policy(
+        *(gemm_sites(plan.model, training.sequence_length), precision.recipe, precision.keep_bf16, precision.policy),
+        training.micro_batch_size * training.sequence_length,
+        kept=precision.kept,
+        odd_shapes=precision.odd_shapes,
+    )
+    if reason := policy.kept.get("lm_head"):
+        raise UsageError(
+            f"{arm.name}: lm_head stays in BF16 all the same ({reason})",
+            where="--arm",
+            next_step="Change what the plan keeps in BF16, or leave +fp8_head out.",
+        )
 
 
 def _with_lever(arm: MeasuredArm, lever: str) -> MeasuredArm:

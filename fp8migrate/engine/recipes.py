@@ -18,10 +18,12 @@ from fp8migrate.facts.recipes import Recipe
 from fp8migrate.plan.digest import plan_digest
 from fp8migrate.plan.load import LoadedPlan
 from fp8migrate.plan.schema import Plan
-from fp8migrate.records.files import write_errors
+from fp8migrate.records.files import replace_file, write_errors
 from fp8migrate.report.recipes import RecipeRow, recipe_row, recipes_table
 
 TABLE = "recipes.md"
+# Of a plan (plan/schema.py).
+MAX_NAME = 64
 _RECIPE: TypeAdapter[Recipe] = TypeAdapter(Recipe)
 
 
@@ -72,7 +74,13 @@ def parse_variant(text: str, plan: Plan) -> Variant:
 def with_variant(loaded: LoadedPlan, variant: Variant) -> LoadedPlan:
     """The plan with another candidate, named after it. Raises UsageError where the two do not go together."""
     document, recipe = loaded.plan.model_dump(mode="json", exclude_unset=True), variant.recipe
-    document["name"] = f"{loaded.plan.name}-{variant.name}"[:64]
+    document["name"] = name = f"{loaded.plan.name}-{variant.name}"
+    if len(name) > MAX_NAME:
+        raise UsageError(
+            f"{name} is longer than {MAX_NAME} characters, and no folder's name",
+            where=str(loaded.path),
+            next_step="Give the plan a shorter name.",
+        )
     candidate = document.setdefault("candidate", {})
     candidate["recipe"] = {"kind": recipe.kind, **recipe.model_dump(mode="json", exclude_defaults=True)}
     if variant.backend:
@@ -101,8 +109,7 @@ def run_variants(
         observer.message(f"recipe {variant.name}")
         study = run_study(own, reports, observer, force=force)
         rows.append(recipe_row(variant.name, study.report))
-        with write_errors(home):
-            (home / TABLE).write_text(recipes_table(loaded.plan.name, rows), encoding="utf-8")
+        replace_file(home / TABLE, recipes_table(loaded.plan.name, rows).encode())
         yield study
 
 

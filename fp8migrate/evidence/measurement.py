@@ -95,6 +95,7 @@ def summarize(name: str, model: LlamaModel, training: Training, lines: Sequence[
     arms = [_arm(name, prepared[name], turns[name], about, counts, peak) for name in prepared if name in turns]
     arms = _against_baseline(arms, prepared, gemms, lambda arm: converted_products(arm, model, training))
     failures = {each["arm"]: each["error"] for kind in ("arm_failed", "turn_failed") for each in of_kind(lines, kind)}
+    failures |= {f"timing {each['lever']} alone": each["error"] for each in of_kind(lines, "lever_failed")}
     chosen = of_kind(lines, "optimizer")
     memory = of_kind(lines, "memory")
     return Measurement(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fp8migrate.report.cells import Gap, deciding
 from fp8migrate.report.words import percent
-from fp8migrate.verdict import Report
+from fp8migrate.verdict import Report, main_comparison
 
 _HEAD = (
     "Recipe",
@@ -40,7 +40,7 @@ class RecipeRow:
 
 def recipe_row(name: str, report: Report) -> RecipeRow:
     """What a report says of its recipe in one line."""
-    comparison = report.comparisons[-1] if report.comparisons else None
+    comparison = main_comparison(report.comparisons)
     result = next(
         (r for phase in report.phases for r in phase.results if r.check == "kernels" and r.measured is not None), None
     )

@@ -1,24 +1,23 @@
 """Arms of a speed measurement: different ways to run one step over the same parameters, the same objects."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fp8migrate.errors import UsageError
+from fp8migrate.facts.operands import GEMMS
 from fp8migrate.jobs import MeasuredArm
-from fp8migrate.sizing.flops import flops_shares, gemm_sites
-from fp8migrate.sizing.units import PACKED
+from fp8migrate.sizing.flops import GemmSite, flops_shares, gemm_sites
+from fp8migrate.sizing.policy import Policy
+from fp8migrate.sizing.speedup import recipes_of_unit
+from fp8migrate.sizing.units import Layout, units
 from fp8migrate.worker.backends import policy_of
-from fp8migrate.worker.models.fused import MODULES, FusedLlama, NonGemm, fused_modules
+from fp8migrate.worker.models.fused import FusedLlama, NonGemm, fused_modules
 from fp8migrate.worker.models.packed import PackedLlama, head_loss, mean_loss
-
-# Linear layers of a packed layer, by their names there, and the sites that each holds.
-_LINEARS = {name.rpartition(".")[2]: sites for name, sites in PACKED.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,20 +37,18 @@ class Arm:
 def build_arm(arm: MeasuredArm, packed: PackedLlama, tokens_per_pass: int) -> Arm:
     """Raises UsageError where the arm's library is missing or cannot express its policy."""
     precision = arm.precision
-    sites = gemm_sites(packed.settings, packed.sequence_length)
-    policy = policy_of(sites, precision, tokens_per_pass)
     if precision.backend == "bf16":
         return Arm(arm.name, _compiled_loss(packed, list(packed.layers)), 0.0, 0, lambda: None)
+    sites = gemm_sites(packed.settings, packed.sequence_length)
+    policy = policy_of(sites, precision, tokens_per_pass)
     if precision.backend == "torchao":
-        share = policy.low_precision_share(sites)
-        layers, weights = _torchao_layers(arm, packed, policy.sites)
-        return Arm(arm.name, _compiled_loss(packed, layers), share, weights, lambda: None)
-    if precision.backend != "transformer_engine":
-        raise UsageError(f"{arm.name}: {precision.backend} has no speed to measure", where="candidate.backend")
-    return _fused_arm(arm, packed, policy)
+        return _torchao_arm(arm, packed, policy, sites)
+    if precision.backend == "transformer_engine":
+        return _fused_arm(arm, packed, policy, sites)
+    raise UsageError(f"{arm.name}: {precision.backend} has no speed to measure", where="candidate.backend")
 
 
-def _fused_arm(arm: MeasuredArm, packed: PackedLlama, policy: Any) -> Arm:
+def _fused_arm(arm: MeasuredArm, packed: PackedLlama, policy: Policy, sites: Sequence[GemmSite]) -> Arm:
     from fp8migrate.worker.backends.fused import fuse, module_recipes
     from fp8migrate.worker.backends.transformer_engine import TransformerEngine
 
@@ -61,14 +58,25 @@ def _fused_arm(arm: MeasuredArm, packed: PackedLlama, policy: Any) -> Arm:
     backend = TransformerEngine(arm.precision)
     # A head in BF16 is compiled together with the loss, as the baseline's is.
     model = fuse(packed, backend, recipes, fuse_head=fp8_head, non_gemm=non_gemm, fast_accumulation=arm.fast_accumulation)
-    low = {name for name, each in recipes.items() if each}
+    share, weights = _converted(policy, sites, "fused")
     return Arm(
         arm.name,
         _fused_loss(model),
-        sum(share for name, share in _module_shares(packed).items() if name in low),
-        sum(size for name, size in _module_sizes(packed).items() if name in low),
+        share,
+        weights,
         lambda: sum(module.tensors_quantized for module in fused_modules(model)),
     )
+
+
+def _converted(policy: Policy, sites: Sequence[GemmSite], layout: Layout) -> tuple[float, int]:
+    """Of the matrices that are in FP8: their share of the step's GEMM FLOPs, and their weights."""
+    shares = flops_shares(sites)
+    share, weights = 0.0, 0
+    for unit in units(sites, layout):
+        if recipes := recipes_of_unit(unit, policy):
+            share += sum(shares[site] for site in unit.sites) * len(recipes) / len(GEMMS)
+            weights += unit.out_features * unit.in_features
+    return share, weights
 
 
 def _fused_loss(model: FusedLlama) -> Callable[[Tensor], Tensor]:
@@ -96,50 +104,44 @@ def _compiled_loss(packed: PackedLlama, layers: list[nn.Module]) -> Callable[[Te
     return loss
 
 
-def _torchao_layers(arm: MeasuredArm, packed: PackedLlama, sites: Any) -> tuple[list[nn.Module], int]:
-    """The packed layers with Float8Linear over the same weights, and how many values those have."""
+def _torchao_arm(arm: MeasuredArm, packed: PackedLlama, policy: Policy, sites: Sequence[GemmSite]) -> Arm:
+    """The packed layers with Float8Linear over the same weights. The head is compiled together with the loss, in BF16."""
+    if odd := [name for name, site in policy.sites.items() if site.padding]:
+        raise UsageError(
+            f"{arm.name}: {', '.join(odd)} would have to be padded, which is not timed", where="candidate.odd_shapes"
+        )
+    if policy.sites["lm_head"].recipes:
+        raise UsageError(
+            f"{arm.name}: torchao's arm has lm_head in BF16, and the plan has it in FP8",
+            where="candidate.keep_bf16",
+            next_step="Add head to candidate.keep_bf16.",
+        )
+    share, weights = _converted(policy, sites, "packed")
+    return Arm(arm.name, _compiled_loss(packed, _torchao_layers(arm, packed, policy, sites)), share, weights, lambda: None)
+
+
+def _torchao_layers(arm: MeasuredArm, packed: PackedLlama, policy: Policy, sites: Sequence[GemmSite]) -> list[nn.Module]:
     from fp8migrate.worker.backends.torchao import Torchao, import_quietly
 
     backend = Torchao(arm.precision)
     library = import_quietly("torchao.float8.float8_linear")
     layers: list[nn.Module] = []
-    weights = 0
-    for number, source in enumerate(packed.layers):
+    for source in packed.layers:
         layer = copy.copy(source)
         layer._modules = dict(source._modules)
-        for name, members in _LINEARS.items():
-            recipes = [sites[f"layers.{number}.{member}"].recipes for member in members]
-            if all(recipes) and all(each == recipes[0] for each in recipes):
-                linear = source.get_submodule(name)
-                config = backend.config(recipes[0], name, emulate=not _has_fp8(packed.norm.device))
-                setattr(layer, name, library.Float8Linear.from_float(linear, config))
-                weights += linear.weight.numel()  # type: ignore[operator]
         layers.append(layer)
-    return layers, weights
+    for unit in units(sites, "packed"):
+        recipes, (group, *rest) = recipes_of_unit(unit, policy), unit.name.split(".")
+        if not recipes or group != "layers":
+            continue
+        number, leaf = int(rest[0]), rest[-1]
+        config = backend.config(recipes, unit.name, emulate=not _has_fp8(packed.norm.device))
+        setattr(layers[number], leaf, library.Float8Linear.from_float(packed.layers[number].get_submodule(leaf), config))
+    return layers
 
 
 def _has_fp8(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
-
-
-def _module_shares(packed: PackedLlama) -> dict[str, float]:
-    """Of the step's GEMM FLOPs, by fused module."""
-    shares = flops_shares(gemm_sites(packed.settings, packed.sequence_length))
-    return {name: sum(shares[site] for site in sites) for name, sites in _members(packed).items()}
-
-
-def _module_sizes(packed: PackedLlama) -> dict[str, int]:
-    sizes = {site.name: site.out_features * site.in_features for site in gemm_sites(packed.settings, packed.sequence_length)}
-    return {name: sum(sizes[site] for site in sites) for name, sites in _members(packed).items()}
-
-
-def _members(packed: PackedLlama) -> dict[str, list[str]]:
-    found = {
-        f"layers.{number}.{module}": [f"layers.{number}.{site}" for site in sites]
-        for number in range(packed.settings.num_layers)
-        for module, sites in MODULES.items()
-    }
-    return found | {"lm_head": ["lm_head"]}
 
 
 def _layer(layer: nn.Module, x_btd: Tensor, cos_te: Tensor, sin_te: Tensor) -> Tensor:

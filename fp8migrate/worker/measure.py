@@ -9,6 +9,8 @@ import gc
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -25,7 +27,7 @@ from fp8migrate.worker.arms import Arm, build_arm
 from fp8migrate.worker.clock import Clock, wait
 from fp8migrate.worker.gemm_rates import GemmShape, step_gemms
 from fp8migrate.worker.gemm_rates import measure as measure_gemm
-from fp8migrate.worker.levers import attention_levers, best_way, copy_bandwidth, optimizer_levers
+from fp8migrate.worker.levers import Row, attention_levers, best_way, copy_bandwidth, optimizer_levers
 from fp8migrate.worker.models.packed import PackedLayer, PackedLlama
 from fp8migrate.worker.nvml import energy_counter
 from fp8migrate.worker.optimizer import learning_rate, set_learning_rate
@@ -107,12 +109,20 @@ class Measurement:
         )
 
     def _levers(self) -> None:
-        """Parts by themselves; each found is used in every arm."""
+        """Parts by themselves; each found is used in every arm. One that fails, for want of memory say, costs no other."""
         training, model = self.task.training, self.task.model
-        self.recorder.write("memory", bytes_per_second=copy_bandwidth(self.device))
+        with self._guarded("memory"):
+            self.recorder.write("memory", bytes_per_second=copy_bandwidth(self.device))
         tokens = training.micro_batch_size * training.sequence_length
         for shape in (GemmShape("square", "forward", 8192, 8192, 8192, 0), *step_gemms(model, tokens)):
-            self.recorder.write("gemm", **measure_gemm(shape, self.device))
+            with self._guarded(f"{shape.name} {shape.gemm}"):
+                self.recorder.write("gemm", **measure_gemm(shape, self.device))
+        with self._guarded("attention"):
+            self._attention_levers()
+
+    def _attention_levers(self) -> None:
+        """Time them; key and value heads are repeated where that is faster."""
+        training, model = self.task.training, self.task.model
         attention = []
         for row in attention_levers(model, training.micro_batch_size, training.sequence_length, self.device):
             self.recorder.write("attention", **row)
@@ -126,11 +136,22 @@ class Measurement:
 
     def _choose_optimizer(self) -> None:
         """Every arm's step has the fastest way that rounds to nearest: a slow one would hide what FP8 gains."""
-        found = []
-        for row in optimizer_levers(self.optimizer, self.task.training.grad_clip_norm):
-            self.recorder.write("optimizer_lever", **row)
-            found.append(row)
+        found: list[Row] = []
+        with self._guarded("optimizers"):
+            for row in optimizer_levers(self.optimizer, self.task.training.grad_clip_norm):
+                self.recorder.write("optimizer_lever", **row)
+                found.append(row)
         self.optimizer.way, self.optimizer.shape = best_way(found)
+
+    @contextmanager
+    def _guarded(self, lever: str) -> Iterator[None]:
+        """A lever that fails is told."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - it must not end the others
+            traceback.print_exc()
+            self.recorder.write("lever_failed", lever=lever, error=f"{type(error).__name__}: {str(error)[:300]}")
+            self._clear()
 
     def _prepare(self, arm: MeasuredArm) -> None:
         """Build an arm and warm it up: compilation, caches, amax histories. One that fails is left out and said."""

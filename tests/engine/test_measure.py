@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from fp8migrate.engine.measure import arm_of
+from fp8migrate.engine.measure import arm_of, default_arms
 from fp8migrate.errors import UsageError
 from fp8migrate.evidence.measurement import converted_products, saved_by_gemms, summarize
 from fp8migrate.facts.operands import GEMMS
-from fp8migrate.facts.recipes import CurrentRecipe, DelayedRecipe, TensorwiseRecipe
+from fp8migrate.facts.recipes import CurrentRecipe, DelayedRecipe, RowwiseRecipe, TensorwiseRecipe
 from fp8migrate.jobs import Precision
 from fp8migrate.plan.schema import LlamaModel, Plan
 from fp8migrate.report.measurement import render, verdict
@@ -52,6 +52,25 @@ def test_arms_by_their_names() -> None:
 def test_what_is_no_arm_is_refused_with_those_there_are(name: str) -> None:
     with pytest.raises(UsageError, match=r"(?s)unknown arm .*Allowed: baseline, control"):
         arm_of(PLAN, name)
+
+
+def changed(**candidate: Any) -> Plan:
+    found = PLAN.candidate.model_copy(update=candidate)
+    return PLAN.model_copy(update={"candidate": found})
+
+
+def test_a_recipe_of_torchaos_is_measured_on_torchao() -> None:
+    plan = changed(recipe=RowwiseRecipe())
+    assert arm_of(plan, "candidate").precision.backend == "torchao"
+    assert default_arms(plan) == ("baseline", "candidate")
+    with pytest.raises(UsageError, match="rowwise runs on torchao"):
+        arm_of(plan, "candidate+fp8_head")
+
+
+@pytest.mark.parametrize("keep", [{"keep_bf16": ("lm_*",)}, {"keep_smaller_than": 10**9}])
+def test_a_head_that_stays_in_bf16_all_the_same_is_no_lever(keep: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="lm_head stays in BF16 all the same"):
+        arm_of(changed(**keep), "candidate+fp8_head")
 
 
 def step(total: float) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """One plan under several recipes: what a recipe is written as, the plan that comes of it, shared runs, and the table."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,12 @@ def test_the_plan_that_comes_of_it_can_be_read_again_and_differs_in_the_candidat
 def test_a_recipe_that_the_designs_are_too_short_for_is_refused(loaded: LoadedPlan) -> None:
     with pytest.raises(UsageError, match="too short"):
         with_variant(loaded, Variant(DelayedRecipe(amax_history_len=1024)))
+
+
+def test_names_that_are_too_long_are_refused_and_never_cut_to_one(loaded: LoadedPlan) -> None:
+    long = replace(loaded, plan=loaded.plan.model_copy(update={"name": "s" * 60}))
+    with pytest.raises(UsageError, match="shorter name"):
+        with_variant(long, Variant(BlockRecipe()))
 
 
 def test_runs_lie_in_the_plans_own_folder(tmp_path: Path) -> None:

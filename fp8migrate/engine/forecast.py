@@ -147,7 +147,8 @@ def forecast_plan(plan: Plan, gpu_name: str = "") -> Forecast:
 
     trainer = trainer_for(plan)
     if gpu_name:
-        return forecast(plan, _stand_in(), None, find_gpu(gpu_name))
+        gpu = find_gpu(gpu_name)
+        return forecast(plan, _stand_in(gpu), None, gpu)
     try:
         environment = trainer.environment(plan)
     except UsageError as error:
@@ -157,15 +158,23 @@ def forecast_plan(plan: Plan, gpu_name: str = "") -> Forecast:
     return forecast(plan, environment, trainer)
 
 
-def _stand_in() -> Environment:
-    """An environment for listing jobs where none can be probed: FP8 emulated. It names no run."""
+def _stand_in(gpu: GpuInfo | None = None) -> Environment:
+    """An environment for listing jobs where none can be probed. It names no run.
+
+    On a GPU by name the libraries are taken to be there; without one FP8 is emulated.
+    """
+    capability = gpu.compute_capability if gpu else None
+    libraries = "" if gpu and capability else None
     return Environment(
         fp8migrate="",
         source_sha256="",
         python="",
         torch="",
-        device="cpu",
-        device_name="",
+        device="cuda" if gpu else "cpu",
+        device_name="" if gpu is None else gpu.name,
+        compute_capability=None if capability is None else "{}.{}".format(*capability),
+        transformer_engine=libraries,
+        torchao=libraries,
         cpu_capability="",
         bf16_gemm="",
         data_sha256="",

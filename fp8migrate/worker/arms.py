@@ -106,6 +106,8 @@ def _compiled_loss(packed: PackedLlama, layers: list[nn.Module]) -> Callable[[Te
 
 def _torchao_arm(arm: MeasuredArm, packed: PackedLlama, policy: Policy, sites: Sequence[GemmSite]) -> Arm:
     """The packed layers with Float8Linear over the same weights. The head is compiled together with the loss, in BF16."""
+    if not _has_fp8(packed.norm.device):
+        raise UsageError(f"{arm.name}: there is no FP8 hardware here, and what torchao emulates says nothing of speed")
     if odd := [name for name, site in policy.sites.items() if site.padding]:
         raise UsageError(
             f"{arm.name}: {', '.join(odd)} would have to be padded, which is not timed", where="candidate.odd_shapes"
@@ -135,7 +137,7 @@ def _torchao_layers(arm: MeasuredArm, packed: PackedLlama, policy: Policy, sites
         if not recipes or group != "layers":
             continue
         number, leaf = int(rest[0]), rest[-1]
-        config = backend.config(recipes, unit.name, emulate=not _has_fp8(packed.norm.device))
+        config = backend.config(recipes, unit.name)
         setattr(layers[number], leaf, library.Float8Linear.from_float(packed.layers[number].get_submodule(leaf), config))
     return layers
 

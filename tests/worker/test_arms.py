@@ -8,6 +8,7 @@ from fp8migrate.facts.recipes import Bf16Recipe, CurrentRecipe, TensorwiseRecipe
 from fp8migrate.jobs import MeasuredArm, Precision
 from fp8migrate.plan.schema import LlamaModel, PolicyRule
 from fp8migrate.sizing.flops import flops_shares, gemm_sites
+from fp8migrate.worker import arms
 from fp8migrate.worker.arms import _torchao_layers, build_arm
 from fp8migrate.worker.backends import policy_of
 from fp8migrate.worker.models.packed import PackedLlama
@@ -27,6 +28,19 @@ def share(*ends: str) -> float:
     return sum(value for name, value in SHARES.items() if name.endswith(ends))
 
 
+@pytest.fixture
+def fp8_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arms are built, and never run."""
+    monkeypatch.setattr(arms, "_has_fp8", lambda device: True)
+
+
+def test_emulated_speed_is_not_measured() -> None:
+    arm = MeasuredArm(name="candidate", precision=Precision(backend="torchao", recipe=TensorwiseRecipe(), keep_bf16=("head",)))
+    with pytest.raises(UsageError, match="no FP8 hardware here"):
+        build_arm(arm, packed(), 128)
+
+
+@pytest.mark.usefixtures("fp8_here")
 def test_a_torchao_arm_counts_the_matrices_that_it_exchanges() -> None:
     pytest.importorskip("torchao", reason="torchao is not installed")
     # One of three that are one matrix is kept: so is the matrix.
@@ -42,6 +56,7 @@ def test_a_torchao_arm_counts_the_matrices_that_it_exchanges() -> None:
     assert type(source.layers[1].get_submodule("down")).__name__ == "Linear"
 
 
+@pytest.mark.usefixtures("fp8_here")
 def test_a_torchao_arm_with_an_fp8_head_is_refused() -> None:
     with pytest.raises(UsageError, match="lm_head in BF16, and the plan has it in FP8"):
         build_arm(

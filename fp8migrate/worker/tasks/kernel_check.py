@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 
 from fp8migrate.facts.kernels import kernel_kind
+from fp8migrate.jobs import Precision
 from fp8migrate.worker.backends.converted import ConvertedLinear, leaving_no_trace
 from fp8migrate.worker.kernels import Kernel, KernelWatch
 from fp8migrate.worker.models.llama import Llama
@@ -57,5 +58,6 @@ def step_kernels(step: Callable[[], object]) -> list[Row]:
     ]
 
 
-def can_see_kernels(device: torch.device) -> bool:
-    return device.type == "cuda"
+def has_kernels_to_see(device: torch.device, precision: Precision) -> bool:
+    """Emulated FP8 runs BF16 kernels, and a CPU none."""
+    return device.type == "cuda" and precision.backend != "emulated"

@@ -17,7 +17,7 @@ from fp8migrate.worker.optimizer import learning_rate
 from fp8migrate.worker.tasks.agreement import agreement
 from fp8migrate.worker.tasks.context import TaskContext
 from fp8migrate.worker.tasks.forward_check import WARM_PASSES
-from fp8migrate.worker.tasks.kernel_check import can_see_kernels, layer_kernels, step_kernels
+from fp8migrate.worker.tasks.kernel_check import has_kernels_to_see, layer_kernels, step_kernels
 from fp8migrate.worker.tasks.layer_check import compare_layers, seen_by_layers
 from fp8migrate.worker.tasks.train import TrainingState, build, describe, forward_backward, update, warm_scales
 
@@ -27,7 +27,7 @@ Gradients = dict[str, Tensor]
 def run(context: TaskContext) -> None:
     """Tables `gradients` (one row per parameter), `layers` (one per layer and GEMM) and `equalities` (resume, accumulation).
 
-    On a GPU also `layer_kernels` (one row per converted layer) and `step_kernels` (one per kernel of a training step).
+    Where a GPU runs FP8 itself also `layer_kernels` (one row per converted layer) and `step_kernels` (one per kernel of a training step).
     """
     task = context.job.task
     assert isinstance(task, OneStep)
@@ -50,7 +50,7 @@ def run(context: TaskContext) -> None:
     tokens = torch.from_numpy(batch[:size].astype(np.int64)).to(context.device)
     seen = seen_by_layers(bf16.model, tokens)
     context.writer.table("layers", list(compare_layers(fp8.model, seen)))
-    if can_see_kernels(context.device):
+    if has_kernels_to_see(context.device, task.precision):
         context.writer.table("layer_kernels", layer_kernels(fp8.model, seen))
     batches = [stream.batch(WARM_PASSES + 1 + i) for i in range(2)]
     rows: list[dict[str, object]] = [
@@ -62,7 +62,7 @@ def run(context: TaskContext) -> None:
         },
     ]
     context.writer.table("equalities", rows)
-    if can_see_kernels(context.device):
+    if has_kernels_to_see(context.device, task.precision):
         update(fp8, training, batch, 0.0)  # what is compiled or tuned in the first step is no part of a step
         context.writer.table("step_kernels", step_kernels(lambda: update(fp8, training, batch, 0.0)))
 

@@ -27,7 +27,8 @@ Gradients = dict[str, Tensor]
 def run(context: TaskContext) -> None:
     """Tables `gradients` (one row per parameter), `layers` (one per layer and GEMM) and `equalities` (resume, accumulation).
 
-    Where a GPU runs FP8 itself also `layer_kernels` (one row per converted layer) and `step_kernels` (one per kernel of a training step).
+    Where a GPU runs FP8 itself also `layer_kernels` (one row per converted layer) and `step_kernels` (one per kernel of a
+    training step).
     """
     task = context.job.task
     assert isinstance(task, OneStep)

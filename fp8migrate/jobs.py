@@ -121,7 +121,6 @@ class MeasuredArm(Settings):
     precision: Precision
     attention: Literal["transformer_engine", "torch"] = Field("transformer_engine", description="of fused modules")
     rotation: Literal["compiled", "transformer_engine"] = Field("compiled", description="of fused modules: rotary positions")
-    fast_accumulation: bool = Field(False, description="of fused modules: FP8 sums without promotion in the backward GEMMs too")
 
 
 class Measure(Settings):

@@ -24,7 +24,9 @@ def break_even_plan(plan: Plan, arms: Sequence[MeasuredArm], measured: Measureme
     told: list[Told] = []
     for backend, layout in LAYOUTS.items():
         wanted = [
-            arm for arm in arms if arm.precision.backend == backend and arm.precision.recipe and not arm.fast_accumulation
+            arm
+            for arm in arms
+            if arm.precision.backend == backend and arm.precision.recipe and not arm.precision.recipe.sums_fast
         ]
         if not wanted:
             continue

@@ -167,7 +167,6 @@ def _with_lever(arm: MeasuredArm, lever: str) -> MeasuredArm:
     precision = arm.precision
     key, _, value = lever.partition("=")
     switches: dict[str, dict[str, object]] = {
-        "fast_accumulation": {"fast_accumulation": True},
         "torch_attention": {"attention": "torch"},
         "te_rotation": {"rotation": "transformer_engine"},
     }
@@ -177,6 +176,8 @@ def _with_lever(arm: MeasuredArm, lever: str) -> MeasuredArm:
         changed: dict[str, object] = {
             "keep_bf16": tuple(each for each in precision.keep_bf16 if each not in ("lm_head", "head"))
         }
+    elif lever == "fast_accumulation" and isinstance(precision.recipe, DelayedRecipe | CurrentRecipe):
+        changed = {"recipe": precision.recipe.model_copy(update={"backward_split_accumulator": False})}
     elif key == "recipe":
         changed = {"recipe": _recipe(value, arm.name)}
     elif key == "history" and value.isdigit() and isinstance(precision.recipe, DelayedRecipe):

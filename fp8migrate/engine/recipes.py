@@ -1,5 +1,6 @@
 """One plan under several recipes: each judged as a plan of its own, on the same BF16 runs, and all in one table."""
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,32 +26,41 @@ TABLE = "recipes.md"
 # Of a plan (plan/schema.py).
 MAX_NAME = 64
 _RECIPE: TypeAdapter[Recipe] = TypeAdapter(Recipe)
+_LAYERS: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...])
+# In names of folders, which have MAX_NAME characters.
+_SHORT = {"backward_split_accumulator": "split", "amax_history_len": "history"}
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A recipe to put in the plan's place, and the backend to run it on; None: the plan's."""
+    """A recipe to put in the plan's place, the backend to run it on, the layers to keep in BF16; None: the plan's."""
 
     recipe: Recipe
     backend: BackendName | None = None
+    keep_bf16: tuple[str, ...] | None = None
 
     @property
     def written(self) -> str:
         """As --recipe takes it."""
-        settings = self.recipe.model_dump(mode="json", exclude_defaults=True) | {"kind": self.recipe.kind}
+        settings: dict[str, object] = self.recipe.model_dump(mode="json", exclude_defaults=True) | {"kind": self.recipe.kind}
+        if self.keep_bf16 is not None:
+            settings["keep_bf16"] = list(self.keep_bf16)
         text = yaml.safe_dump(settings, default_flow_style=True, width=1000).strip()
         return f"{self.backend}:{text}" if self.backend else text
 
     @property
     def name(self) -> str:
-        """`emulated-delayed-margin-12`: backend where named, kind, and every setting that is not the default."""
+        """`emulated-delayed-margin-12`: backend and layers where named, kind, every setting that is not the default."""
         settings = self.recipe.model_dump(mode="json", exclude_defaults=True, exclude={"kind"})
-        backend = [self.backend] if self.backend else []
-        return "-".join([*backend, self.recipe.kind, *(f"{key}-{value}" for key, value in settings.items())])
+        parts: list[str] = [*([self.backend] if self.backend else []), self.recipe.kind]
+        parts += [f"{_SHORT.get(key, key)}-{str(value).lower()}" for key, value in settings.items()]
+        if self.keep_bf16 is not None:
+            parts.append("keep-" + ("+".join(self.keep_bf16) or "none"))
+        return re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(parts))
 
 
 def parse_variant(text: str, plan: Plan) -> Variant:
-    """`block`, `emulated:block` or `{kind: delayed, margin: 12}`. The plan's own kind has the plan's settings.
+    """`block`, `emulated:block` or `{kind: delayed, margin: 12, keep_bf16: []}`. The plan's own kind has the plan's settings.
 
     Raises UsageError.
     """
@@ -60,7 +70,9 @@ def parse_variant(text: str, plan: Plan) -> Variant:
         return Variant(plan.candidate.recipe, backend)
     try:
         given = yaml.safe_load(recipe)
-        return Variant(_RECIPE.validate_python({"kind": given} if isinstance(given, str) else given), backend)
+        settings = dict(given) if isinstance(given, dict) else {"kind": given}
+        kept = _LAYERS.validate_python(settings.pop("keep_bf16")) if "keep_bf16" in settings else None
+        return Variant(_RECIPE.validate_python(settings), backend, kept)
     except (yaml.YAMLError, ValidationError) as error:
         problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "this is no YAML"
         raise UsageError(
@@ -71,8 +83,11 @@ def parse_variant(text: str, plan: Plan) -> Variant:
         ) from error
 
 
-def with_variant(loaded: LoadedPlan, variant: Variant) -> LoadedPlan:
-    """The plan with another candidate, named after it. Raises UsageError where the two do not go together."""
+def with_variant(loaded: LoadedPlan, variant: Variant, among: Sequence[Variant] = ()) -> LoadedPlan:
+    """The plan with another candidate, named after it. Raises UsageError where the two do not go together.
+
+    among: the variants of one study. The advisor forecasts the recipes of all in each, so that all share one BF16 run.
+    """
     document, recipe = loaded.plan.model_dump(mode="json", exclude_unset=True), variant.recipe
     document["name"] = name = f"{loaded.plan.name}-{variant.name}"
     if len(name) > MAX_NAME:
@@ -83,14 +98,19 @@ def with_variant(loaded: LoadedPlan, variant: Variant) -> LoadedPlan:
         )
     candidate = document.setdefault("candidate", {})
     candidate["recipe"] = {"kind": recipe.kind, **recipe.model_dump(mode="json", exclude_defaults=True)}
+    if variant.keep_bf16 is not None:
+        candidate["keep_bf16"] = list(variant.keep_bf16)
     if variant.backend:
         candidate["backend"] = variant.backend
+    others = list(dict.fromkeys(each.recipe for each in among or (variant,)))
+    advisor = document.setdefault("phases", {}).setdefault("baseline", {}).setdefault("advisor", {})
+    advisor["recipes"] = [each.model_dump(mode="json", exclude_defaults=True) | {"kind": each.kind} for each in others]
     text = f"# {loaded.path.name} with --recipe {variant.name}\n" + yaml.safe_dump(document, sort_keys=False)
     try:
         plan = Plan.model_validate(yaml.safe_load(text), strict=False)
     except ValidationError as error:
         raise UsageError(f"{variant.name}: {error.errors()[0]['msg']}", where=str(loaded.path)) from error
-    options = f"--recipe {shlex.quote(variant.written)}"
+    options = " ".join(f"--recipe {shlex.quote(each.written)}" for each in among or (variant,))
     return replace(loaded, plan=plan, text=text, sha256=plan_digest(plan), options=options)
 
 
@@ -104,7 +124,7 @@ def run_variants(
     rows: list[RecipeRow] = []
     home = reports / loaded.plan.name
     for variant in variants:
-        own = with_variant(loaded, variant)
+        own = with_variant(loaded, variant, variants)
         _share_runs(home, reports / own.plan.name)
         observer.message(f"recipe {variant.name}")
         study = run_study(own, reports, observer, force=force)

@@ -8,13 +8,15 @@ from fp8migrate.facts.recipes import CurrentRecipe, DelayedRecipe, FixedRecipe, 
 
 # Formats that Transformer Engine's Float8CurrentScaling takes (2.20: "Pure E5M2 training is not supported").
 _TE_FORMATS = ("hybrid", "e4m3")
+_FAST = "backward_split_accumulator: false"
 
 
 def layer_refusal(backend: BackendName, recipes: Mapping[Gemm, Recipe]) -> str | None:
     """Why a backend cannot run one layer's GEMMs under these recipes, and what to do; None: it can. Empty: FP8 off."""
     kinds = list(dict.fromkeys(recipes.values()))
     if backend == "emulated" or not kinds:
-        return None
+        fast = any(recipe.sums_fast for recipe in kinds)
+        return f"emulation adds up in FP32 and cannot show what {_FAST} does: judge it on a GPU with FP8" if fast else None
     if len(kinds) > 1:
         return "one recipe for all GEMMs of a layer: give the rule all of them, or leave the others in BF16"
     (recipe,) = kinds
@@ -44,7 +46,8 @@ def plan_refusal(backend: BackendName, recipes: Iterable[Recipe], capability: Ve
         needs = limit(backend, recipe.kind, capability)
         if needs and isinstance(recipe, Nvfp4Recipe) and not (recipe.disable_rht and recipe.disable_stochastic_rounding):
             return f"{recipe.kind} runs on this GPU {needs}"
-    delayed = {recipe for recipe in recipes if isinstance(recipe, DelayedRecipe)}
+    summing_alike = (recipe.model_copy(update={"backward_split_accumulator": True}) for recipe in recipes)
+    delayed = {recipe for recipe in summing_alike if isinstance(recipe, DelayedRecipe)}
     alike = {recipe.model_copy(update={"amax_compute": "max"}) for recipe in delayed}
     if len(alike) < len(delayed):
         # Its key of a recipe (2.20, DelayedScaling._make_repr) leaves amax_compute_algo out: one of both would hold for all.

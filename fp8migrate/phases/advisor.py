@@ -59,8 +59,11 @@ def sampled_steps(last: int, samples: int) -> tuple[int, ...]:
 
 
 def advised(plan: Plan) -> tuple[Recipe, ...]:
-    """The usual recipes, each as the plan has it, and the plan's others: plans of several recipes share a baseline run."""
-    own = [recipe for recipe in plan.candidate.recipes if recipe.kind != "bf16"]
+    """The usual recipes, each as the plan has it, and the plan's others: plans of several recipes share a baseline run.
+
+    In an order that does not depend on which of those that the advisor is to forecast is the candidate.
+    """
+    own = [recipe for recipe in (*plan.phases.baseline.advisor.recipes, *plan.candidate.recipes) if recipe.kind != "bf16"]
     usual = [next((one for one in own if _alike(recipe, one)), recipe) for recipe in MIGRATION_RECIPES]
     return tuple(dict.fromkeys((*usual, *own)))
 

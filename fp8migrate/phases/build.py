@@ -186,6 +186,8 @@ def resolve_backend(plan: Plan, environment: Environment) -> BackendName:
     wanted = plan.candidate.backend
     capability = _version(environment.compute_capability)
     if wanted == "emulated" or (wanted == "auto" and (capability is None or capability < FP8_CAPABILITY)):
+        if what := _inexpressible(plan, "emulated"):
+            raise PlanError(f"candidate.backend {wanted}: {what}", where=plan.name)
         return "emulated"
     backend = _library_of(plan) if wanted == "auto" else wanted
     for recipe in plan.candidate.recipes:

@@ -261,6 +261,9 @@ class Advisor(Settings):
 
     samples: int = Field(4, ge=0, le=64, description="updates whose tensors are looked at; 0: no advice")
     max_tokens: int = Field(512, ge=128, le=8192, description="rows of each tensor that are looked at")
+    recipes: tuple[Recipe, ...] = Field(
+        (), description="further recipes to forecast, beside the usual ones and the candidate's"
+    )
 
 
 class BaselinePhase(Settings):

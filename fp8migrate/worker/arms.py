@@ -57,7 +57,7 @@ def _fused_arm(arm: MeasuredArm, packed: PackedLlama, policy: Policy, sites: Seq
     non_gemm = NonGemm(arm.attention, arm.rotation)
     backend = TransformerEngine(arm.precision)
     # A head in BF16 is compiled together with the loss, as the baseline's is.
-    model = fuse(packed, backend, recipes, fuse_head=fp8_head, non_gemm=non_gemm, fast_accumulation=arm.fast_accumulation)
+    model = fuse(packed, backend, recipes, fuse_head=fp8_head, non_gemm=non_gemm)
     share, weights = _converted(policy, sites, "fused")
     return Arm(
         arm.name,

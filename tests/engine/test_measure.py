@@ -39,9 +39,8 @@ def test_arms_by_their_names() -> None:
     control = arm_of(PLAN, "control").precision
     assert (control.backend, control.recipe) == ("transformer_engine", None)
     found = arm_of(PLAN, "candidate+fp8_head+fast_accumulation+history=1")
-    assert found.fast_accumulation
     assert found.precision.keep_bf16 == ()
-    assert found.precision.recipe == DelayedRecipe(amax_history_len=1)
+    assert found.precision.recipe == DelayedRecipe(amax_history_len=1, backward_split_accumulator=False)
     assert arm_of(PLAN, "candidate+recipe=current").precision.recipe == CurrentRecipe()
     assert arm_of(PLAN, "torchao=tensorwise").precision.recipe == TensorwiseRecipe()
 

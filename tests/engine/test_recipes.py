@@ -8,8 +8,9 @@ import pytest
 from fp8migrate.engine.recipes import Variant, _share_runs, parse_variant, with_variant
 from fp8migrate.errors import UsageError
 from fp8migrate.facts.recipes import BlockRecipe, DelayedRecipe
+from fp8migrate.phases.advisor import advised
 from fp8migrate.plan.load import LoadedPlan, load_plan
-from fp8migrate.plan.schema import Plan
+from fp8migrate.plan.schema import Advisor, BaselinePhase, Plan
 
 PLAN = """
 name: study
@@ -18,6 +19,9 @@ training: {num_steps: 200, sequence_length: 32, micro_batch_size: 4, global_batc
 candidate: {recipe: {kind: delayed, amax_history_len: 16}, keep_bf16: [lm_head]}
 design: {branch: {at: 0.5, pairs: 4}}
 """
+
+
+BLOCK_KEEPING = "block-keep-head_layers._.mlp"
 
 
 @pytest.fixture
@@ -30,7 +34,17 @@ def loaded(tmp_path: Path) -> LoadedPlan:
 @pytest.mark.parametrize(
     ("text", "expected", "name"),
     [
-        ("delayed", Variant(DelayedRecipe(amax_history_len=16)), "delayed-amax_history_len-16"),
+        ("delayed", Variant(DelayedRecipe(amax_history_len=16)), "delayed-history-16"),
+        (
+            "{kind: delayed, backward_split_accumulator: false, keep_bf16: []}",
+            Variant(DelayedRecipe(backward_split_accumulator=False), keep_bf16=()),
+            "delayed-split-false-keep-none",
+        ),
+        (
+            "{kind: block, keep_bf16: [head, layers.*.mlp]}",
+            Variant(BlockRecipe(), None, ("head", "layers.*.mlp")),
+            BLOCK_KEEPING,
+        ),
         ("block", Variant(BlockRecipe()), "block"),
         ("emulated:block", Variant(BlockRecipe(), "emulated"), "emulated-block"),
         ("{kind: delayed, margin: 3}", Variant(DelayedRecipe(margin=3)), "delayed-margin-3"),
@@ -44,7 +58,9 @@ def test_a_recipe_as_it_is_written(loaded: LoadedPlan, text: str, expected: Vari
     assert parse_variant(found.written, loaded.plan) == found
 
 
-@pytest.mark.parametrize("text", ["dlayed", "{kind: delayed, magin: 3}", "{kind: [", "emulated:", "3"])
+@pytest.mark.parametrize(
+    "text", ["dlayed", "{kind: delayed, magin: 3}", "{kind: block, keep_bf16: 3}", "{kind: [", "emulated:", "3"]
+)
 def test_what_is_no_recipe_is_refused(loaded: LoadedPlan, text: str) -> None:
     with pytest.raises(UsageError, match="--recipe"):
         parse_variant(text, loaded.plan)
@@ -59,8 +75,26 @@ def test_the_plan_that_comes_of_it_can_be_read_again_and_differs_in_the_candidat
     assert load_plan(again).plan == found.plan
     assert found.plan.name == "study-emulated-block"
     candidate = loaded.plan.candidate.model_copy(update={"recipe": BlockRecipe(), "backend": "emulated"})
-    expected = loaded.plan.model_copy(update={"name": found.plan.name, "candidate": candidate})
+    phases = loaded.plan.phases.model_copy(update={"baseline": BaselinePhase(advisor=Advisor(recipes=(BlockRecipe(),)))})
+    expected = loaded.plan.model_copy(update={"name": found.plan.name, "candidate": candidate, "phases": phases})
     assert Plan.model_dump(found.plan) == Plan.model_dump(expected)
+
+
+def test_layers_to_keep_take_the_place_of_the_plans(loaded: LoadedPlan) -> None:
+    found = with_variant(loaded, Variant(BlockRecipe(), keep_bf16=()))
+    assert found.plan.candidate.keep_bf16 == ()
+    assert found.options == "--recipe '{keep_bf16: [], kind: block}'"
+
+
+def test_recipes_of_one_study_share_one_bf16_run(loaded: LoadedPlan) -> None:
+    """Its tensors are looked at under the recipes of all, in one order: the run of each variant is the same job."""
+    texts = ("delayed", "tensorwise", "{kind: delayed, margin: 14, amax_history_len: 16}", "block", "emulated:block")
+    variants = [parse_variant(text, loaded.plan) for text in texts]
+    plans = [with_variant(loaded, each, variants) for each in variants]
+    looked_at = {advised(each.plan) for each in plans}
+    assert len(looked_at) == 1
+    assert {each.recipe for each in variants} <= set(looked_at.pop())
+    assert len({each.options for each in plans}) == 1
 
 
 def test_a_recipe_that_the_designs_are_too_short_for_is_refused(loaded: LoadedPlan) -> None:

@@ -207,7 +207,7 @@ BAD_KEYS = [
     (
         "{kind: delayed, amax_history_len: 16}",
         "{kind: current, amax_history_len: 16}",
-        "11: candidate.recipe.amax_history_len: unknown key; allowed: kind, format, use_power_2_scales",
+        "11: candidate.recipe.amax_history_len: unknown key; allowed: kind, format, use_power_2_scales, backward_split_accumulator",
     ),
     (
         "{kind: delayed, amax_history_len: 16}",

@@ -34,12 +34,11 @@ def fused(
     keep: tuple[str, ...] = ("lm_head",),
     rules: tuple[PolicyRule, ...] = (),
     non_gemm: NonGemm | None = None,
-    fast: bool = False,
 ) -> FusedLlama:
     precision = Precision(backend="transformer_engine", recipe=recipe, keep_bf16=keep, policy=rules)
     recipes = module_recipes(policy_of(gemm_sites(MODEL, 32), precision, 4 * 32), MODEL)
     head, backend = bool(recipes["lm_head"]), TransformerEngine(precision)
-    return fuse(source, backend, recipes, fuse_head=head, non_gemm=non_gemm, fast_accumulation=fast)
+    return fuse(source, backend, recipes, fuse_head=head, non_gemm=non_gemm)
 
 
 def tokens() -> Tensor:
@@ -183,15 +182,10 @@ def test_master_weights_beside_bf16_activations() -> None:
 
 @pytest.mark.parametrize("recipe", [DELAYED, CurrentRecipe()], ids=lambda recipe: recipe.kind)
 def test_fast_accumulation_is_said_of_the_backward_products(recipe: Recipe) -> None:
-    for fast in (False, True):
-        said = te_recipe(fused(packed(), recipe, fast=fast), "layers.0.fused_mlp")
-        exact = [
-            getattr(said, name).use_split_accumulator for name in ("fp8_gemm_dgrad", "fp8_gemm_wgrad") if hasattr(said, name)
-        ]
-        if fast:
-            assert exact == [False, False]
-        else:
-            assert False not in exact
+    for split in (True, False):
+        changed = recipe.model_copy(update={"backward_split_accumulator": split})
+        said = te_recipe(fused(packed(), changed), "layers.0.fused_mlp")
+        assert [said.fp8_gemm_dgrad.use_split_accumulator, said.fp8_gemm_wgrad.use_split_accumulator] == [split, split]
 
 
 @pytest.mark.parametrize(

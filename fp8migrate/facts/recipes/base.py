@@ -16,6 +16,9 @@ FORWARD_AND_GRADIENT: dict[str, tuple[FormatInfo, FormatInfo]] = {
 }
 OperandFormats = Literal["hybrid", "e4m3", "e5m2", "e2m1"]
 Fp8Formats = Literal["hybrid", "e4m3"]
+BACKWARD_SPLIT_ACCUMULATOR = (
+    "Transformer Engine's use_split_accumulator of both backward GEMMs: partial sums promoted to FP32; false: faster, coarser"
+)
 
 
 class ScalingRecipe(Settings, ABC):
@@ -34,6 +37,11 @@ class ScalingRecipe(Settings, ABC):
     @abstractmethod
     def operands(self, gemm: Gemm) -> Operands | None:
         """The two operands of a GEMM, in the order of GEMM_OPERANDS; None: it runs in BF16."""
+
+    @property
+    def sums_fast(self) -> bool:
+        """Whether backward GEMMs add up without promotion to FP32: faster, and coarser than anything emulated here."""
+        return False
 
     @property
     def history_length(self) -> int:

@@ -10,6 +10,9 @@ from zlib import crc32
 
 from torch import Tensor, nn
 
+from fp8migrate.errors import UsageError
+from fp8migrate.facts.backends import BackendName
+from fp8migrate.facts.expressible import layer_refusal
 from fp8migrate.facts.operands import GEMM_OPERANDS, GEMMS, Gemm, Operand, TensorName
 from fp8migrate.facts.recipes import Recipe
 from fp8migrate.jobs import Precision
@@ -86,12 +89,14 @@ def _same_operand(operands: Mapping[tuple[Gemm, TensorName], Operand], tensor: T
 class Emulated:
     """The backend."""
 
-    name = "emulated"
+    name: BackendName = "emulated"
 
     def __init__(self, precision: Precision) -> None:
         pass
 
     def layer(self, source: Linear | nn.Linear, recipes: Recipes, name: str) -> EmulatedLinear:
+        if refused := layer_refusal(self.name, recipes):
+            raise UsageError(f"{name}: {refused}", where="candidate")
         return EmulatedLinear(source, recipes, name)
 
     def around_pass(self) -> AbstractContextManager[object]:

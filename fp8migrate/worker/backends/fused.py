@@ -1,7 +1,6 @@
 """Transformer Engine's fused modules in the place of the whole model: which module gets which recipe."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from fp8migrate.errors import UsageError
 from fp8migrate.facts.operands import Gemm
@@ -55,25 +54,10 @@ def fuse(
     *,
     fuse_head: bool,
     non_gemm: NonGemm | None = None,
-    fast_accumulation: bool = False,
 ) -> FusedLlama:
-    """The packed model's parameters run by Transformer Engine.
-
-    fast_accumulation: in the backward GEMMs too, which is another recipe and has to be judged as one.
-    """
+    """The packed model's parameters run by Transformer Engine."""
     te = import_transformer_engine()
     settled = {name: backend.recipe_of(each, name) for name, each in recipes.items()}
-    if fast_accumulation:
-        for recipe in settled.values():
-            _accumulate_fast(recipe)
     model = FusedLlama(packed, te, settled.__getitem__, fuse_head=fuse_head, non_gemm=non_gemm)
     model.around_pass = backend.around_pass
     return model
-
-
-def _accumulate_fast(recipe: Any) -> None:
-    """Backward GEMMs without promotion of partial sums to FP32. Modules ask for these two by name (Transformer Engine 2.20)."""
-    from transformer_engine.common.recipe import MMParams
-
-    if recipe is not None:
-        recipe.fp8_gemm_dgrad = recipe.fp8_gemm_wgrad = MMParams(use_split_accumulator=False)

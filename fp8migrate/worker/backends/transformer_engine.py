@@ -142,17 +142,18 @@ def te_recipe(recipe: Recipe, *, forward_only: bool = False) -> Any:
     formats = {"hybrid": library.Format.HYBRID, "e4m3": library.Format.E4M3}
     common = {"backward_override": "high_precision" if forward_only else None}
     if isinstance(recipe, DelayedRecipe):
-        return library.DelayedScaling(
+        delayed = library.DelayedScaling(
             margin=recipe.margin,
             fp8_format=formats[recipe.format],
             amax_history_len=recipe.amax_history_len,
             amax_compute_algo=recipe.amax_compute,
             **common,
         )
+        return _with_backward_sums(delayed, recipe.backward_split_accumulator)
     if isinstance(recipe, CurrentRecipe) and recipe.format in formats:
         powers = recipe.use_power_2_scales
         found = library.Float8CurrentScaling(fp8_format=formats[recipe.format], use_power_2_scales=powers, **common)
-        return _with_power_2_scales(found, powers)
+        return _with_backward_sums(_with_power_2_scales(found, powers), recipe.backward_split_accumulator)
     if isinstance(recipe, BlockRecipe):
         found = library.Float8BlockScaling(
             fp8_format=formats[recipe.format],
@@ -188,4 +189,12 @@ def _with_power_2_scales(found: Any, powers: bool) -> Any:
 
     cast = library.QParams(power_2_scale=powers, amax_epsilon=0.0)
     found.fp8_quant_fwd_inp = found.fp8_quant_fwd_weight = found.fp8_quant_bwd_grad = cast
+    return found
+
+
+def _with_backward_sums(found: Any, split: bool) -> Any:
+    """Modules ask a recipe for these two by name, and take True where it has none, as delayed scaling (2.20)."""
+    from transformer_engine.common.recipe import MMParams
+
+    found.fp8_gemm_dgrad = found.fp8_gemm_wgrad = MMParams(use_split_accumulator=split)
     return found

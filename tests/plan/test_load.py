@@ -207,12 +207,14 @@ BAD_KEYS = [
     (
         "{kind: delayed, amax_history_len: 16}",
         "{kind: current, amax_history_len: 16}",
-        "11: candidate.recipe.amax_history_len: unknown key; allowed: kind, format, use_power_2_scales, backward_split_accumulator",
+        "11: candidate.recipe.amax_history_len: unknown key; "
+        "allowed: kind, format, use_power_2_scales, backward_split_accumulator",
     ),
     (
         "{kind: delayed, amax_history_len: 16}",
         "{kind: delayed, amax_history_len: 16, delayed: 3}",
-        "11: candidate.recipe.delayed: unknown key; allowed: kind, format, amax_history_len, amax_compute, margin",
+        "11: candidate.recipe.delayed: unknown key; allowed: kind, format, amax_history_len, amax_compute, margin, "
+        "backward_split_accumulator",
     ),
     (
         "{kind: delayed, amax_history_len: 16}",
@@ -560,7 +562,11 @@ def test_any_damage_to_a_good_plan_gives_a_plan_or_a_plan_error(tmp_path: Path, 
 def test_an_a_a_test_cannot_be_served_in_fp8(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text(starting_plan("aa").replace("kind: delayed", "kind: bf16", 1).replace("serve: bf16", "serve: fp8"))
-    lines = [line for line in path.read_text().splitlines() if not re.match(r" +(amax_|margin: 0|format: hybrid)", line)]
+    lines = [
+        line
+        for line in path.read_text().splitlines()
+        if not re.match(r" +(amax_|margin: 0|backward_split|format: hybrid)", line)
+    ]
     path.write_text("\n".join(lines).replace("require_fp8: true", "require_fp8: false"))
     with pytest.raises(PlanError, match=r"parity.serve: fp8 cannot be judged in an A/A test"):
         load_plan(path)

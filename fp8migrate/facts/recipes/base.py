@@ -16,9 +16,8 @@ FORWARD_AND_GRADIENT: dict[str, tuple[FormatInfo, FormatInfo]] = {
 }
 OperandFormats = Literal["hybrid", "e4m3", "e5m2", "e2m1"]
 Fp8Formats = Literal["hybrid", "e4m3"]
-BACKWARD_SPLIT_ACCUMULATOR = (
-    "Transformer Engine's use_split_accumulator of both backward GEMMs: partial sums promoted to FP32; false: faster, coarser"
-)
+# Transformer Engine: use_split_accumulator of fp8_gemm_dgrad and fp8_gemm_wgrad.
+BACKWARD_SPLIT_ACCUMULATOR = "backward GEMMs promote partial sums to FP32; false: faster, coarser sums"
 
 
 class ScalingRecipe(Settings, ABC):

@@ -11,7 +11,6 @@ from zlib import crc32
 from torch import Tensor, nn
 
 from fp8migrate.errors import UsageError
-from fp8migrate.facts.backends import BackendName
 from fp8migrate.facts.expressible import layer_refusal
 from fp8migrate.facts.operands import GEMM_OPERANDS, GEMMS, Gemm, Operand, TensorName
 from fp8migrate.facts.recipes import Recipe
@@ -89,13 +88,13 @@ def _same_operand(operands: Mapping[tuple[Gemm, TensorName], Operand], tensor: T
 class Emulated:
     """The backend."""
 
-    name: BackendName = "emulated"
+    name = "emulated"
 
     def __init__(self, precision: Precision) -> None:
         pass
 
     def layer(self, source: Linear | nn.Linear, recipes: Recipes, name: str) -> EmulatedLinear:
-        if refused := layer_refusal(self.name, recipes):
+        if refused := layer_refusal("emulated", recipes):
             raise UsageError(f"{name}: {refused}", where="candidate")
         return EmulatedLinear(source, recipes, name)
 

@@ -2,11 +2,12 @@
 
 import sys
 
-from tests.benchmarks import advisor, commands, emulation, error_rates, fuzz, reading, worker
+from tests.benchmarks import advisor, commands, emulation, error_rates, fuzz, overhead, reading, worker
 
 BENCHMARKS = {
     "help": commands.run,
     "worker": worker.run,
+    "overhead": overhead.run,
     "reading": reading.run,
     "advisor": advisor.run,
     "emulation": emulation.run,

@@ -211,6 +211,12 @@ def measure(
         list[str] | None,
         typer.Option("--arm", metavar="NAME", help="baseline, control, candidate, candidate+LEVER…; repeatable."),
     ] = None,
+    recipe: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--recipe", metavar="RECIPE", help="BF16 and this recipe, as `run --recipe` takes it; into its table. Repeatable."
+        ),
+    ] = None,
     rounds: Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="Turns of every arm.")] = 3,
     steps: Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Steps of one turn.")] = 5,
     seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="No turn is begun after so long.")] = 540.0,
@@ -228,21 +234,24 @@ def measure(
 
         loaded = load_plan(file)
         from fp8migrate.engine.measure import measure_plan
+        from fp8migrate.engine.recipe_arms import wanted_arms
+        from fp8migrate.engine.recipe_table import refresh_table
         from fp8migrate.report.measurement import verdict
         from fp8migrate.report.words import clean
 
+        arms = wanted_arms(loaded, recipe or (), arm or ())
         found = measure_plan(
-            loaded, reports, arms=arm or (), rounds=rounds, steps=steps, seconds=seconds, levers=levers, tell=typer.echo
+            loaded, reports, arms=arms, rounds=rounds, steps=steps, seconds=seconds, levers=levers, tell=typer.echo
         )
         typer.echo(f"\n{verdict(found)}")
         for name, why in found.failed.items():
             typer.echo(clean(f"  {name} failed: {why.splitlines()[0]}"))
         typer.echo(f"Report: {reports / loaded.plan.name / 'measurement.md'}")
+        if table := refresh_table(reports / loaded.plan.name):
+            typer.echo(table)
         if break_even and found.environment.get("device") == "cuda":
             from fp8migrate.engine.break_even import break_even_plan
-            from fp8migrate.engine.measure import arm_of, default_arms
 
-            arms = [arm_of(loaded.plan, name) for name in arm or default_arms(loaded.plan)]
             for each in break_even_plan(loaded.plan, arms, found, reports / loaded.plan.name, seconds):
                 typer.echo(clean(f"{each.name}: {each.in_words}"))
         raise typer.Exit(ExitCode.PASS if found.arms and found.complete else ExitCode.INFRASTRUCTURE)
@@ -445,7 +454,8 @@ def _run_recipes(file: Path, reports: Path, named: list[str], *, force: bool) ->
     """The plan under each recipe; the exit code is that of the worst verdict."""
     with _guarded():
         from fp8migrate.engine.preflight import preflight
-        from fp8migrate.engine.recipes import TABLE, parse_variant, run_variants, with_variant
+        from fp8migrate.engine.recipe_table import TABLE
+        from fp8migrate.engine.recipes import parse_variant, run_variants, with_variant
         from fp8migrate.plan.load import load_plan
 
         loaded = load_plan(file)

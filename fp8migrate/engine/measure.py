@@ -9,7 +9,7 @@ import orjson
 
 from fp8migrate.errors import InfrastructureError, UsageError
 from fp8migrate.evidence.measurement import Measurement, summarize
-from fp8migrate.facts.backends import BackendName, recipes_of
+from fp8migrate.facts.backends import BackendName, find_support, recipes_of, refusal
 from fp8migrate.facts.recipes import BlockRecipe, CurrentRecipe, DelayedRecipe, Recipe, RowwiseRecipe, TensorwiseRecipe
 from fp8migrate.jobs import Measure, MeasuredArm, Precision
 from fp8migrate.plan.load import LoadedPlan
@@ -20,6 +20,7 @@ from fp8migrate.sizing.flops import gemm_sites
 from fp8migrate.sizing.keep import kept_layers
 from fp8migrate.sizing.policy import resolve_policy
 
+MEASUREMENT = "measurement.json"
 _RECIPES: dict[str, Recipe] = {
     recipe.kind: recipe
     for recipe in (DelayedRecipe(amax_history_len=16), CurrentRecipe(), BlockRecipe(), TensorwiseRecipe(), RowwiseRecipe())
@@ -41,7 +42,7 @@ def measure_plan(
     loaded: LoadedPlan,
     reports: Path,
     *,
-    arms: Sequence[str] = (),
+    arms: Sequence[MeasuredArm],
     rounds: int = 3,
     steps: int = 5,
     seconds: float = 540,
@@ -50,13 +51,13 @@ def measure_plan(
 ) -> Measurement:
     """Run the measurement and write measurement.json and measurement.md, also of one that ended early.
 
-    Raises UsageError (an arm that is none, no torch), InfrastructureError (nothing was measured).
+    Raises UsageError (no torch), InfrastructureError (nothing was measured).
     """
     plan = loaded.plan
     task = Measure(
         model=plan.model,
         training=plan.training,
-        arms=tuple(arm_of(plan, name) for name in arms or default_arms(plan)),
+        arms=tuple(arms),
         rounds=rounds,
         steps=steps,
         seconds=seconds,
@@ -89,7 +90,7 @@ def _conclude(plan: Plan, folder: Path, output: Path, code: int) -> Measurement:
     if code != 0:
         found = found.model_copy(update={"notes": (*found.notes, f"the measurement ended early, exit code {code}")})
     # Numbers first, and loaded only now: what reports are written with is not needed to measure.
-    replace_file(folder.parent / "measurement.json", orjson.dumps(found.model_dump(mode="json"), option=orjson.OPT_INDENT_2))
+    replace_file(folder.parent / MEASUREMENT, orjson.dumps(found.model_dump(mode="json"), option=orjson.OPT_INDENT_2))
     from fp8migrate.report.measurement import render
 
     replace_file(folder.parent / "measurement.md", render(found).encode())
@@ -142,6 +143,25 @@ def _is_torchaos(candidate: Candidate) -> bool:
     kind = candidate.recipe.kind
     only = kind in recipes_of("torchao") and kind not in recipes_of("transformer_engine")
     return candidate.backend == "torchao" or only
+
+
+def why_unmeasured(plan: Plan) -> str:
+    """Why the speed of the plan's candidate is not measured, on whatever GPU; empty: it is."""
+    candidate = plan.candidate
+    if candidate.backend == "emulated":
+        return "emulated speed is not measured: it says nothing of what FP8 gains"
+    if candidate.recipe.kind == "bf16":
+        return "that is BF16, the arm baseline"
+    automatic: BackendName = "torchao" if _is_torchaos(candidate) else "transformer_engine"
+    backend = automatic if candidate.backend == "auto" else candidate.backend
+    kinds = [recipe.kind for recipe in candidate.recipes if recipe.kind != "bf16"]
+    missing = next((kind for kind in kinds if find_support(backend, kind) is None), None)
+    return "" if missing is None else refusal(backend, missing, None) or ""
+
+
+def measured_precision(plan: Plan) -> Precision | None:
+    """What the candidate's speed is measured in; None: it is not measured."""
+    return None if why_unmeasured(plan) else arm_of(plan, "candidate").precision
 
 
 def _demand_fp8_head(plan: Plan, arm: MeasuredArm) -> None:

@@ -10,7 +10,9 @@ from typing import get_args
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from fp8migrate.engine.measure import measured_precision
 from fp8migrate.engine.observer import Observer
+from fp8migrate.engine.recipe_table import keep_table
 from fp8migrate.engine.study import Study, run_study
 from fp8migrate.engine.workspace import RUNS
 from fp8migrate.errors import UsageError
@@ -19,10 +21,9 @@ from fp8migrate.facts.recipes import Recipe
 from fp8migrate.plan.digest import plan_digest
 from fp8migrate.plan.load import LoadedPlan
 from fp8migrate.plan.schema import Plan
-from fp8migrate.records.files import replace_file, write_errors
-from fp8migrate.report.recipes import RecipeRow, recipe_row, recipes_table
+from fp8migrate.records.files import write_errors
+from fp8migrate.report.recipes import RecipeRow, recipe_row
 
-TABLE = "recipes.md"
 # Of a plan (plan/schema.py).
 MAX_NAME = 64
 _RECIPE: TypeAdapter[Recipe] = TypeAdapter(Recipe)
@@ -128,8 +129,9 @@ def run_variants(
         _share_runs(home, reports / own.plan.name)
         observer.message(f"recipe {variant.name}")
         study = run_study(own, reports, observer, force=force)
-        rows.append(recipe_row(variant.name, study.report))
-        replace_file(home / TABLE, recipes_table(loaded.plan.name, rows).encode())
+        precision = measured_precision(own.plan)
+        rows.append(recipe_row(variant.name, study.report, written=variant.written, precision=precision))
+        keep_table(home, loaded, rows)
         yield study
 
 

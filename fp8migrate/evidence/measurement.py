@@ -54,6 +54,7 @@ class ArmSpeed(Settings):
     round_speedups: tuple[float, ...] = Field((), description="round by round")
     limit: float | None = Field(None, description="the speed-up if of the baseline's step only its converted GEMMs changed")
     captured: float | None = Field(None, description="of the time that the GEMMs alone would save, how much was saved")
+    precision: Precision | None = Field(None, description="what it ran in; not on record in older measurements")
 
 
 class Measurement(Settings):
@@ -73,6 +74,10 @@ class Measurement(Settings):
     memory_bytes_per_second: float | None
     complete: bool
     notes: tuple[str, ...]
+    # Not on record in older measurements; without them nobody else's verdicts stand beside these times.
+    model: LlamaModel | None = None
+    sequence_length: int | None = None
+    micro_batch_size: int | None = None
 
 
 def of_kind(lines: Iterable[Line], kind: str) -> list[dict[str, Any]]:
@@ -113,6 +118,9 @@ def summarize(name: str, model: LlamaModel, training: Training, lines: Sequence[
         memory_bytes_per_second=memory[0]["bytes_per_second"] if memory else None,
         complete=any(line["kind"] == "end" for line in lines),
         notes=tuple(_notes(about, lines)),
+        model=model,
+        sequence_length=training.sequence_length,
+        micro_batch_size=training.micro_batch_size,
     )
 
 
@@ -146,6 +154,7 @@ def _arm(name: str, arm: Line, turns: Sequence[Line], about: Line, counts: tuple
         first_step_s=arm["first_step_s"],
         losses=tuple(loss for loss in losses if loss is not None),
         finite=None not in losses,
+        precision=_precision(arm),
     )
 
 
@@ -160,7 +169,7 @@ def _against_baseline(
 
 def converted_products(arm: Line, model: LlamaModel, training: Training) -> Counter[Product]:
     """How often each product with a weight, by matrix and GEMM, is in FP8 in one pass of an arm."""
-    precision = Precision.model_validate(arm["settings"]["precision"], strict=False)
+    precision = _precision(arm)
     if precision.recipe is None:
         return Counter()
     sites = gemm_sites(model, training.sequence_length)
@@ -174,6 +183,10 @@ def converted_products(arm: Line, model: LlamaModel, training: Training) -> Coun
     for unit in units(sites, LAYOUTS[precision.backend]):
         found.update((unit.name.rpartition(".")[2], gemm) for gemm in recipes_of_unit(unit, policy))
     return found
+
+
+def _precision(arm: Line) -> Precision:
+    return Precision.model_validate(arm["settings"]["precision"], strict=False)
 
 
 def _compared(arm: ArmSpeed, baseline: ArmSpeed, could_save_s: float | None) -> ArmSpeed:

@@ -1,12 +1,21 @@
-"""Several recipes of one plan side by side: verdict, learned-quality gap with its interval, forward penalty, coverage."""
+"""Several recipes of one plan side by side: verdict, learned-quality gap and its interval, forward penalty, coverage, speed."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Mapping, Sequence
 
+from pydantic import ConfigDict
+
+from fp8migrate.evidence.measurement import Measurement
+from fp8migrate.evidence.recipe_speed import RecipeSpeed, foreign, recipe_speed
+from fp8migrate.jobs import Precision
+from fp8migrate.plan.schema import LlamaModel
 from fp8migrate.report.cells import Gap, deciding
+from fp8migrate.report.markdown import text
 from fp8migrate.report.words import percent
+from fp8migrate.settings import Settings
 from fp8migrate.verdict import Report, main_comparison
 
+_GIB = 2**30
 _HEAD = (
     "Recipe",
     "Verdict",
@@ -17,59 +26,155 @@ _HEAD = (
     "Forward penalty",
     "FP8 of GEMM FLOPs",
     "FP8 kernels",
+    "Step, × BF16",
+    "Peak memory, × BF16",
+    "Energy a token, × BF16",
 )
+_LAYERS = {"transformer_engine": "fused modules (Transformer Engine)", "torchao": "compiled layers (torchao)"}
 
 
-@dataclass(frozen=True, eq=False)
-class RecipeRow:
+class RowGap(Settings):
+    """Of a Gap what a row shows. Runs that diverged have gaps that are not finite."""
+
+    # JSON has no NaN: it is written as a word, which only a model that is not strict reads back.
+    model_config = ConfigDict(allow_inf_nan=True, ser_json_inf_nan="strings", strict=False)
+
+    mean: float
+    lower: float | None
+    upper: float | None
+    counted: str
+
+
+class RecipeRow(Settings):
     """One recipe. gap: at the endpoint that decided, of the design that says most; fp8_share: of the GEMM FLOPs.
 
-    kernels: FP8 GEMM kernels of a training step, and how many its layers asked for; None where none were looked at.
+    written: as --recipe takes it. kernels: FP8 GEMM kernels of a training step, and how many its layers asked for; None where
+    none were looked at. precision: of the arm that measures its speed; None where that is not measured.
     """
 
     recipe: str
+    written: str
     verdict: str
     code: str
     emulated: bool
-    gap: Gap | None
-    penalty: Gap | None
-    training: Gap | None
+    gap: RowGap | None
+    penalty: RowGap | None
+    training: RowGap | None
     fp8_share: float | None
     kernels: tuple[int, int] | None
+    precision: Precision | None
 
 
-def recipe_row(name: str, report: Report) -> RecipeRow:
+class RecipesTable(Settings):
+    """What the table is written from, beside a measurement. path: of the plan; model, …: of the plan, not of a shrunk one."""
+
+    plan: str
+    path: str
+    model: LlamaModel
+    sequence_length: int
+    micro_batch_size: int
+    rows: tuple[RecipeRow, ...]
+
+
+def recipe_row(name: str, report: Report, *, written: str, precision: Precision | None) -> RecipeRow:
     """What a report says of its recipe in one line."""
     comparison = main_comparison(report.comparisons)
     result = next(
         (r for phase in report.phases for r in phase.results if r.check == "kernels" and r.measured is not None), None
     )
     conversion = comparison.conversion if comparison else report.integration.conversion if report.integration else None
+    integration_emulated = report.integration is not None and report.integration.emulated
     return RecipeRow(
         recipe=name,
+        written=written,
         verdict=report.verdict.name,
         code=report.verdict.code,
-        emulated=any(each.emulated for each in report.comparisons),
-        gap=deciding(comparison, comparison.primary[0]) if comparison else None,
-        penalty=deciding(comparison, "forward_penalty") if comparison else None,
-        training=deciding(comparison, "training_loss") if comparison else None,
+        emulated=integration_emulated or any(each.emulated for each in report.comparisons),
+        gap=_shown(deciding(comparison, comparison.primary[0])) if comparison else None,
+        penalty=_shown(deciding(comparison, "forward_penalty")) if comparison else None,
+        training=_shown(deciding(comparison, "training_loss")) if comparison else None,
         fp8_share=conversion.fp8_flops_share if conversion else None,
         kernels=(int(result.measured or 0), int(result.limit or 0)) if result else None,
+        precision=precision,
     )
 
 
-def recipes_table(plan: str, rows: Sequence[RecipeRow]) -> str:
-    """Markdown: the table, and how to read it."""
-    lines = [f"# {plan}: recipes side by side", "", _line(_HEAD), _line(["---"] * len(_HEAD))]
-    lines += [_line(_cells(row)) for row in rows]
+def _shown(gap: Gap | None) -> RowGap | None:
+    return None if gap is None else RowGap(mean=gap.mean, lower=gap.lower, upper=gap.upper, counted=gap.counted)
+
+
+def recipes_table(table: RecipesTable, found: Measurement | None, unreadable: str = "") -> str:
+    """Markdown: the table, and how to read it.
+
+    found: the measurement that is there, of whatever model. unreadable: why one that is there is no `found`.
+    """
+    left_out = unreadable
+    if found is not None and (other := foreign(found, table.model, table.sequence_length, table.micro_batch_size)):
+        left_out = f"it is of another model or step: {other}" if found.model is not None else other
+    speeds: dict[str, RecipeSpeed | str] = {}
+    if found is not None and not left_out:
+        speeds = {row.recipe: recipe_speed(found, row.recipe, row.precision) for row in table.rows if _measurable(row)}
+    lines = [f"# {table.plan}: recipes side by side", "", _line(_HEAD), _line(["---"] * len(_HEAD))]
+    lines += [_line([*_cells(row), *_speed_cells(speeds.get(row.recipe, ""))]) for row in table.rows]
     lines += [
         "",
         "Gap: candidate against BF16, validation loss under a BF16 forward, mean over pairs with one-sided 95 % bounds.",
         "Training loss: each arm under its own forward, so with the forward penalty in it. In brackets: the same bounds.",
         "Forward penalty: the candidate's own weights under an FP8 forward against a BF16 forward.",
         "FP8 kernels: GEMM kernels in FP8 that a profiled training step ran, of those that its layers asked for.",
+        " ".join(_about_speed(table, found, speeds, left_out)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _measurable(row: RecipeRow) -> bool:
+    return row.precision is not None and not row.emulated
+
+
+def _about_speed(
+    table: RecipesTable, found: Measurement | None, speeds: Mapping[str, RecipeSpeed | str], left_out: str
+) -> list[str]:
+    """Sentences: where speed comes from, what does not count and why, and how to measure what is missing."""
+    said: list[str] = []
+    if measured := [each for each in speeds.values() if isinstance(each, RecipeSpeed)]:
+        assert found is not None
+        said.append(_source(found, {each.backend for each in measured}))
+    if left_out:
+        said.append(f"The measurement that is there is left out: {left_out}.")
+    said += [f"{name}: {why}." for name, why in speeds.items() if isinstance(why, str) and why]
+    wanted = [row for row in table.rows if _measurable(row)]
+    if any(not isinstance(speeds.get(row.recipe), RecipeSpeed) for row in wanted):
+        recipes = [word for row in wanted for word in ("--recipe", row.written)]
+        command = shlex.join(["fp8migrate", "measure", table.path, *recipes])
+        said.append(f"Speed, memory and energy where there are none: `{command}` on a GPU with FP8.")
+    if not wanted:
+        said.append("Speed, memory and energy: of emulated FP8 they are not measured.")
+    return said
+
+
+def _source(found: Measurement, backends: set[str]) -> str:
+    layers = " or ".join(words for backend, words in _LAYERS.items() if backend in backends)
+    early = "" if found.complete else " (ended early)"
+    gpu = text(str(found.environment.get("device_name")))
+    return (
+        "Step: how many times as fast as BF16's; memory and energy: of BF16's, less is better. Measured by `measure`"
+        f"{early} on {gpu}, {_size(found.parameters)} parameters, {found.tokens_per_step} tokens a step, BF16 weights and AdamW "
+        f"states, {layers}; verdicts are of the trainer with FP32 master weights."
+    )
+
+
+def _size(parameters: int) -> str:
+    return f"{parameters / 1e9:.2f}B" if parameters >= 10**9 else f"{parameters / 1e6:.3g}M"
+
+
+def _speed_cells(speed: RecipeSpeed | str) -> list[str]:
+    if isinstance(speed, str):
+        return ["—"] * 3
+    if speed.peak_share is None or speed.peak_bytes is None:
+        memory = "—"
+    else:
+        memory = f"{speed.peak_share:.2f} ({speed.peak_bytes / _GIB:.1f} GiB)"
+    return [f"{speed.speedup:.2f}", memory, "—" if speed.energy_share is None else f"{speed.energy_share:.2f}"]
 
 
 def _cells(row: RecipeRow) -> list[str]:
@@ -90,7 +195,7 @@ def _cells(row: RecipeRow) -> list[str]:
     ]
 
 
-def _with_bounds(gap: Gap | None) -> str:
+def _with_bounds(gap: RowGap | None) -> str:
     if gap is None:
         return "—"
     return percent(gap.mean) if gap.lower is None else f"{percent(gap.mean)} ({percent(gap.lower)} to {percent(gap.upper)})"

@@ -30,16 +30,19 @@ def wanted_arms(loaded: LoadedPlan, recipes: Sequence[str], names: Sequence[str]
 def _arm(loaded: LoadedPlan, variant: Variant) -> MeasuredArm:
     own = with_variant(loaded, variant)
     if why := why_unmeasured(own.plan):
-        raise UsageError(f"{variant.written}: {why}", where="--recipe", next_step=_instead(own.plan, variant))
+        raise UsageError(f"{variant.written}: {why}", where="--recipe", next_step=_instead(loaded.plan, own.plan, variant))
     preflight(own)
     return arm_of(own.plan, "candidate").model_copy(update={"name": variant.name})
 
 
-def _instead(plan: Plan, variant: Variant) -> str:
-    """What to ask for in the place of a variant that is not measured; plan: with that variant."""
-    libraries: tuple[BackendName, ...] = ("transformer_engine", "torchao")
+def _instead(plan: Plan, own: Plan, variant: Variant) -> str:
+    """What to ask for in the place of a variant that is not measured: first of all the recipe on the plan's own backend.
+
+    own: the plan with the variant.
+    """
+    libraries: tuple[BackendName | None, ...] = (None, "transformer_engine", "torchao")
     for library in libraries:
-        candidate = plan.candidate.model_copy(update={"backend": library})
-        if not why_unmeasured(plan.model_copy(update={"candidate": candidate})):
+        candidate = own.candidate.model_copy(update={"backend": library or plan.candidate.backend})
+        if not why_unmeasured(own.model_copy(update={"candidate": candidate})):
             return f"Say --recipe {shlex.quote(replace(variant, backend=library).written)}, or leave it out."
     return "Leave it out: no library whose speed is measured has it."

@@ -158,8 +158,8 @@ def _source(found: Measurement, backends: set[str]) -> str:
     gpu = text(str(found.environment.get("device_name")))
     return (
         "Step: how many times as fast as BF16's; memory and energy: of BF16's, less is better. Measured by `measure`"
-        f"{early} on {gpu}, {_size(found.parameters)} parameters, {found.tokens_per_step} tokens a step, BF16 weights and AdamW "
-        f"states, {layers}; verdicts are of the trainer with FP32 master weights."
+        f"{early} on {gpu}, {_size(found.parameters)} parameters, {found.tokens_per_step} tokens a step, BF16 weights and "
+        f"AdamW states, {layers}; verdicts are of the trainer with FP32 master weights."
     )
 
 

@@ -248,7 +248,7 @@ def test_each_recipe_is_an_arm_on_the_library_that_has_it(loaded: LoadedPlan) ->
     found = wanted_arms(loaded, named, ["candidate+fp8_head", "baseline"])
     assert [(arm.name, arm.precision.backend) for arm in found] == [
         ("baseline", "bf16"),
-        ("delayed-amax_history_len-16", "transformer_engine"),
+        ("delayed-history-16", "transformer_engine"),
         ("rowwise", "torchao"),
         ("transformer_engine-block", "transformer_engine"),
         ("candidate+fp8_head", "transformer_engine"),

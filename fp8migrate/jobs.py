@@ -7,7 +7,7 @@ import orjson
 from pydantic import Field
 
 from fp8migrate.facts.recipes import Recipe
-from fp8migrate.plan.schema import LlamaModel, OddShapes, PolicyRule, PythonSourceData, Training
+from fp8migrate.plan.schema import LlamaModel, Modules, OddShapes, PolicyRule, PythonSourceData, Training
 from fp8migrate.settings import Settings
 
 Arm = Literal["baseline", "control", "candidate", "floor", "sensitivity"]
@@ -27,6 +27,7 @@ class Precision(Settings):
     )
     policy: tuple[PolicyRule, ...] = ()
     odd_shapes: OddShapes = "keep"
+    modules: Modules = "linear"
     stand_in: Recipe | None = Field(
         None, description="sensitivity: goes where the others would be in low precision, GEMM by GEMM, and nowhere else"
     )

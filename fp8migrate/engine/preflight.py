@@ -6,6 +6,7 @@ from fp8migrate.plan.schema import LlamaModel
 from fp8migrate.plan.shrink import shrink
 from fp8migrate.records.schema import Environment
 from fp8migrate.sizing.flops import gemm_sites
+from fp8migrate.sizing.fused import whole_modules
 from fp8migrate.sizing.keep import kept_layers
 from fp8migrate.sizing.policy import KINDS, resolve_policy
 
@@ -49,6 +50,8 @@ def _refuse_policy(loaded: LoadedPlan, model: LlamaModel, words: str) -> None:
     policy = resolve_policy(
         *(sites, candidate.recipe, candidate.keep_bf16, candidate.policy, tokens), kept=kept, odd_shapes=candidate.odd_shapes
     )
+    if candidate.modules == "fused":
+        policy = whole_modules(policy)
     if policy.unmatched:
         key = "candidate.keep_bf16" if set(policy.unmatched) & set(candidate.keep_bf16) else "candidate.policy"
         raise PlanError(

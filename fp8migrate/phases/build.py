@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fp8migrate.errors import PlanError
+from fp8migrate.errors import PlanError, UsageError
 from fp8migrate.facts.backends import BackendName, recipes_of, refusal
 from fp8migrate.facts.expressible import layer_refusal, plan_refusal
 from fp8migrate.facts.recipes import Recipe
@@ -12,6 +12,7 @@ from fp8migrate.jobs import Arm, CheckpointRef, Cooldown, DataOrder, DesignName,
 from fp8migrate.plan.schema import LlamaModel, Plan, Training
 from fp8migrate.records.schema import Environment
 from fp8migrate.sizing.flops import gemm_sites
+from fp8migrate.sizing.fused import module_recipes, whole_modules
 from fp8migrate.sizing.keep import Kept, kept_layers
 from fp8migrate.sizing.policy import resolve_policy
 
@@ -113,8 +114,14 @@ class JobBuilder:
             return Precision()
         backend = resolve_backend(self.plan, self.environment)
         if arm == "control":
-            return Precision(backend=backend, keep_bf16=candidate.keep_bf16)
-        here = Precision(backend=backend, keep_bf16=candidate.keep_bf16, kept=self.kept, odd_shapes=candidate.odd_shapes)
+            return Precision(backend=backend, keep_bf16=candidate.keep_bf16, modules=candidate.modules)
+        here = Precision(
+            backend=backend,
+            keep_bf16=candidate.keep_bf16,
+            kept=self.kept,
+            odd_shapes=candidate.odd_shapes,
+            modules=candidate.modules,
+        )
         if candidate.recipe.kind == "bf16" and arm == "sensitivity":  # an A/A test has nothing to stand in for
             return here.model_copy(update={"recipe": self.plan.design.sensitivity})
         bad = self.plan.design.sensitivity
@@ -124,7 +131,7 @@ class JobBuilder:
             return own
         # No library runs it: it is emulated whatever the candidate runs on.
         if self._takes_all_that(bad):
-            return here.model_copy(update={"backend": "emulated", "recipe": bad})
+            return here.model_copy(update={"backend": "emulated", "recipe": bad, "modules": "linear"})
         return own.model_copy(update={"backend": "emulated", "stand_in": bad})
 
     def _takes_all_that(self, recipe: Recipe) -> bool:
@@ -135,6 +142,8 @@ class JobBuilder:
             resolve_policy(*(sites, each, candidate.keep_bf16, rules, tokens), kept=self.kept, odd_shapes=candidate.odd_shapes)
             for each, rules in ((recipe, ()), (candidate.recipe, candidate.policy))
         )
+        if candidate.modules == "fused":
+            wanted = whole_modules(wanted)
         return all(found.sites[site.name].recipes.keys() == wanted.sites[site.name].recipes.keys() for site in sites)
 
     def one_ulp(self, arm: Arm, pair: int) -> int | None:
@@ -217,6 +226,15 @@ def _inexpressible(plan: Plan, backend: BackendName) -> str | None:
         training.micro_batch_size * training.sequence_length,
         odd_shapes=candidate.odd_shapes,
     )
+    if candidate.modules == "fused":
+        if backend != "transformer_engine":
+            return (
+                f"candidate.modules fused: the modules are Transformer Engine's, and {candidate.recipe.kind} runs on {backend}"
+            )
+        try:
+            module_recipes(policy)
+        except UsageError as error:
+            return f"{error.what}. {error.next_step}"
     found = ((name, layer_refusal(backend, site.recipes)) for name, site in policy.sites.items())
     return next((f"{name}: {why}" for name, why in found if why), None)
 

@@ -12,6 +12,7 @@ Fraction = Annotated[float, Field(gt=0, lt=1)]
 Serve = Literal["bf16", "fp8"]
 LearningRateRule = Literal["inverse_width", "keep"]
 OddShapes = Literal["keep", "pad"]
+Modules = Literal["linear", "fused"]
 
 # PARITY.md 3: non-inferiority margins as relative gaps. "standard" is DeepSeek-V3's published bound (0.25 %).
 NAMED_MARGINS = {"standard": 0.0025, "strict": 0.0010, "fp4": 0.010}
@@ -149,6 +150,9 @@ class Candidate(Settings):
         "keep", description="shapes that FP8 GEMMs do not take: keep in BF16, or pad with zeros to the next that they do"
     )
     policy: tuple[PolicyRule, ...] = Field((), description="exceptions from the recipe, by layer and by GEMM")
+    modules: Modules = Field(
+        "linear", description="exchange linear layers, or whole decoder layers for Transformer Engine's fused modules"
+    )
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:

@@ -12,6 +12,7 @@ from fp8migrate.errors import UsageError
 from fp8migrate.facts.operands import GEMMS
 from fp8migrate.jobs import MeasuredArm
 from fp8migrate.sizing.flops import GemmSite, flops_shares, gemm_sites
+from fp8migrate.sizing.fused import module_recipes
 from fp8migrate.sizing.policy import Policy
 from fp8migrate.sizing.speedup import recipes_of_unit
 from fp8migrate.sizing.units import Layout, units
@@ -49,10 +50,10 @@ def build_arm(arm: MeasuredArm, packed: PackedLlama, tokens_per_pass: int) -> Ar
 
 
 def _fused_arm(arm: MeasuredArm, packed: PackedLlama, policy: Policy, sites: Sequence[GemmSite]) -> Arm:
-    from fp8migrate.worker.backends.fused import fuse, module_recipes
+    from fp8migrate.worker.backends.fused import fuse
     from fp8migrate.worker.backends.transformer_engine import TransformerEngine
 
-    recipes = module_recipes(policy, packed.settings)
+    recipes = module_recipes(policy)
     fp8_head = bool(recipes["lm_head"])
     non_gemm = NonGemm(arm.attention, arm.rotation)
     backend = TransformerEngine(arm.precision)

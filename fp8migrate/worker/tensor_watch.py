@@ -116,7 +116,7 @@ def uses(recipes: Iterable[Recipe]) -> dict[TensorName, dict[tuple[Operand, int]
 
 
 @contextmanager
-def watching(layers: dict[str, Linear], see: See) -> Iterator[None]:
+def watching(layers: Mapping[str, nn.Module], see: See) -> Iterator[None]:
     """Call `see` with the input, weight and output gradient [rows, features] of each layer, as its GEMMs take them."""
     handles: list[Any] = []
     for name, layer in layers.items():

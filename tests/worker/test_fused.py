@@ -10,8 +10,9 @@ from fp8migrate.facts.recipes import CurrentRecipe, DelayedRecipe, Recipe, Rowwi
 from fp8migrate.jobs import Precision
 from fp8migrate.plan.schema import LlamaModel, PolicyRule
 from fp8migrate.sizing.flops import gemm_sites
+from fp8migrate.sizing.fused import module_recipes
 from fp8migrate.worker.backends import policy_of
-from fp8migrate.worker.backends.fused import fuse, module_recipes
+from fp8migrate.worker.backends.fused import fuse
 from fp8migrate.worker.backends.transformer_engine import TransformerEngine
 from fp8migrate.worker.models.fused import FusedLlama, FusedModule, NonGemm, fused_modules
 from fp8migrate.worker.models.packed import PackedLlama
@@ -36,7 +37,7 @@ def fused(
     non_gemm: NonGemm | None = None,
 ) -> FusedLlama:
     precision = Precision(backend="transformer_engine", recipe=recipe, keep_bf16=keep, policy=rules)
-    recipes = module_recipes(policy_of(gemm_sites(MODEL, 32), precision, 4 * 32), MODEL)
+    recipes = module_recipes(policy_of(gemm_sites(MODEL, 32), precision, 4 * 32))
     head, backend = bool(recipes["lm_head"]), TransformerEngine(precision)
     return fuse(source, backend, recipes, fuse_head=head, non_gemm=non_gemm)
 
@@ -206,7 +207,7 @@ def test_padding_is_refused_with_what_to_say() -> None:
     precision = Precision(backend="transformer_engine", recipe=DELAYED, odd_shapes="pad")
     policy = policy_of(gemm_sites(odd, 32), precision, 4 * 32)
     with pytest.raises(UsageError, match=r"(?s)layers\.0\.mlp\.gate.*take no padding.*odd_shapes: keep"):
-        module_recipes(policy, odd)
+        module_recipes(policy)
 
 
 def test_the_stub_knows_the_librarys_keywords_alone() -> None:

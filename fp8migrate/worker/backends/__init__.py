@@ -12,6 +12,7 @@ from fp8migrate.facts.recipes import Bf16Recipe, Recipe
 from fp8migrate.jobs import Precision
 from fp8migrate.records.schema import Conversion, LayerConversion
 from fp8migrate.sizing.flops import GemmSite, flops_shares, gemm_sites
+from fp8migrate.sizing.fused import module_recipes, whole_modules
 from fp8migrate.sizing.policy import Policy, resolve_policy
 from fp8migrate.worker.backends import bf16, emulated
 from fp8migrate.worker.backends.converted import ConvertedLinear, exchange
@@ -66,11 +67,14 @@ def convert(model: Llama, precision: Precision, tokens_per_pass: int) -> Convers
     sites = gemm_sites(model.settings, model.sequence_length)
     shares = flops_shares(sites)
     policy = policy_of(sites, precision, tokens_per_pass)
-    whole_modules = precision.recipe is None or precision.recipe == Bf16Recipe()
+    fp8_off = precision.recipe is None or precision.recipe == Bf16Recipe()
+    fused = precision.modules == "fused" and precision.backend == "transformer_engine"
+    if fused:
+        _fuse_layers(model, backend, policy)
     layers = []
     for site in sites:
         chosen = policy.sites[site.name]
-        if site.is_linear and (whole_modules or chosen.recipes):
+        if site.is_linear and (fp8_off or chosen.recipes) and not (fused and site.name.startswith("layers.")):
             make = padded(backend.layer, chosen.padding) if chosen.padding else backend.layer
             exchange(model, site.name, make, chosen.recipes)
         layers.append(
@@ -94,6 +98,14 @@ def convert(model: Llama, precision: Precision, tokens_per_pass: int) -> Convers
     )
 
 
+def _fuse_layers(model: Llama, backend: Backend, policy: Policy) -> None:
+    from fp8migrate.worker.backends.fused import fuse_layers
+    from fp8migrate.worker.backends.transformer_engine import TransformerEngine
+
+    assert isinstance(backend, TransformerEngine)
+    fuse_layers(model, backend, module_recipes(policy))
+
+
 def policy_of(sites: Sequence[GemmSite], precision: Precision, tokens_per_pass: int) -> Policy:
     """What every site gets. Without a recipe (control) FP8 is off everywhere; a stand-in goes exactly where FP8 would be."""
     recipe = precision.recipe or Bf16Recipe()
@@ -102,6 +114,8 @@ def policy_of(sites: Sequence[GemmSite], precision: Precision, tokens_per_pass: 
         kept=precision.kept,
         odd_shapes=precision.odd_shapes,
     )
+    if precision.modules == "fused":
+        policy = whole_modules(policy)
     stand_in = precision.stand_in
     if stand_in is None:
         return policy

@@ -12,8 +12,8 @@ from fp8migrate.worker.gemm import gemm_for
 from fp8migrate.worker.linear import Linear
 
 
-class ConvertedLinear(Linear, ABC):
-    """A linear layer some of whose GEMMs run in low precision while `enabled`. It holds its source's own parameters.
+class Converted(nn.Module, ABC):
+    """A module some of whose GEMMs run in low precision while `enabled`, over its source's own parameters.
 
     first_microbatch: of an optimizer step with several micro-batches, whether this is the first; None: no copy of the weight
     may outlive the pass. tensors_quantized: so far, as far as this process can tell: the proof that low precision ran.
@@ -24,7 +24,18 @@ class ConvertedLinear(Linear, ABC):
 
     @property
     @abstractmethod
-    def low_precision_gemms(self) -> frozenset[Gemm]: ...
+    def low_precision_gemms(self) -> frozenset[Gemm]:
+        """Of each linear layer inside."""
+
+    @property
+    @abstractmethod
+    def gemm_weights(self) -> tuple[nn.Parameter, ...]:
+        """Of its linear layers."""
+
+    @property
+    def matrices(self) -> int:
+        """Linear layers inside, as GEMMs see them: query, key and value may be one."""
+        return 1
 
     @property
     @abstractmethod
@@ -37,7 +48,16 @@ class ConvertedLinear(Linear, ABC):
 
     @abstractmethod
     def leaving_no_trace(self) -> AbstractContextManager[None]:
-        """What is seen meanwhile does not enter the layer's scaling state."""
+        """What is seen meanwhile does not enter the module's scaling state."""
+
+
+class ConvertedLinear(Linear, Converted):
+    """A linear layer in the place of one."""
+
+    @property
+    def gemm_weights(self) -> tuple[nn.Parameter, ...]:
+        assert isinstance(self.weight, nn.Parameter)
+        return (self.weight,)
 
     def adopt(self, source: Linear | nn.Linear) -> None:
         """Take over sizes and parameters, the same objects. In place of Linear.__init__, which would allocate a weight."""
@@ -52,8 +72,13 @@ class ConvertedLinear(Linear, ABC):
         self.enabled = True
 
 
-def converted_layers(model: nn.Module) -> list[ConvertedLinear]:
-    return [module for module in model.modules() if isinstance(module, ConvertedLinear)]
+def converted_modules(model: nn.Module) -> dict[str, Converted]:
+    """By name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, Converted)}
+
+
+def converted_layers(model: nn.Module) -> list[Converted]:
+    return list(converted_modules(model).values())
 
 
 def tensors_quantized(model: nn.Module) -> int:
@@ -63,8 +88,7 @@ def tensors_quantized(model: nn.Module) -> int:
 
 def layers_without_fp8(model: nn.Module) -> tuple[str, ...]:
     """Names of layers that were to be in low precision, and of which a pass, or every pass, was not. None before the first."""
-    modules = ((name, layer) for name, layer in model.named_modules() if isinstance(layer, ConvertedLinear))
-    found = [(name, layer) for name, layer in modules if layer.low_precision_gemms]
+    found = [(name, layer) for name, layer in converted_modules(model).items() if layer.low_precision_gemms]
     if not any(layer.tensors_quantized or layer.ran_without for _, layer in found):
         return ()
     return tuple(name for name, layer in found if layer.ran_without or not layer.tensors_quantized)

@@ -1,8 +1,9 @@
-"""The built-in Llama from Transformer Engine's fused modules, over the packed model's own parameters.
+"""The built-in Llama from Transformer Engine's fused modules, over parameters that the model has already.
 
 Per layer: LayerNormLinear (RMSNorm, then query, key and value as one matrix), rotation, attention, Linear, LayerNormMLP
 (RMSNorm, gate and up as one matrix, SwiGLU, down). A fused module is in FP8 as a whole or not at all: a site that the policy
-keeps in BF16 keeps the module that holds it. Shapes as in `packed`.
+keeps in BF16 keeps the module that holds it. `FusedLlama` runs the packed model's parameters, for measuring; `FusedDecoderLayer`
+stands in the place of a `DecoderLayer`, for training. Shapes as in `packed`.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,16 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fp8migrate.sizing.units import MLP, PACKED
+from fp8migrate.facts.operands import Gemm
+from fp8migrate.plan.schema import LlamaModel
+from fp8migrate.sizing.fused import FUSED
+from fp8migrate.worker.backends.converted import Converted
 from fp8migrate.worker.backends.te_modules import Passes, keeping_scaling_state, own_recipe, register_scaling_state
+from fp8migrate.worker.models.llama import DecoderLayer, RMSNorm
 from fp8migrate.worker.models.packed import PackedLayer, PackedLlama, attend, project, split_and_rotate, weight_of
-
-# Modules of a layer, and the sites (as `Llama` names them) that each holds.
-MODULES: dict[str, tuple[str, ...]] = {
-    "qkv": PACKED["attention.qkv"],
-    "output": PACKED["attention.output"],
-    "mlp": MLP,
-}
 
 
 @dataclass(frozen=True)
@@ -32,46 +30,82 @@ class NonGemm:
     """Who does what is no GEMM: Transformer Engine (attention by cuDNN), or torch."""
 
     attention: Literal["transformer_engine", "torch"] = "transformer_engine"
-    rotation: Literal["transformer_engine", "compiled"] = "transformer_engine"
+    rotation: Literal["transformer_engine", "compiled", "torch"] = "transformer_engine"
 
 
-# Transformer Engine's recipe of a module, by `layers.0.mlp` or `lm_head`; None: its module with FP8 off.
-RecipeOf = Callable[[str], Any]
+@dataclass(frozen=True)
+class ModuleRecipe:
+    """Of a fused module: Transformer Engine's recipe (None: FP8 off), and which GEMMs of each matrix it has in FP8."""
+
+    te_recipe: Any = None
+    gemms: frozenset[Gemm] = frozenset()
 
 
-class FusedModule(nn.Module):
+# By `layers.0.mlp` or `lm_head`.
+RecipeOf = Callable[[str], ModuleRecipe]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a module multiplies by. given: Transformer Engine's parameters by its names, asked for at each pass.
+
+    parameters: those of the model that its matrices are made of. matrices: GEMMs' matrices. reads, writes: the modules of a
+    DecoderLayer whose input it takes, and whose outputs, one beside the other, it gives.
+    """
+
+    given: Callable[[], Mapping[str, Tensor]]
+    parameters: tuple[nn.Parameter, ...]
+    matrices: int = 1
+    reads: str = ""
+    writes: tuple[str, ...] = ()
+
+
+class FusedModule(Converted):
     """A module of Transformer Engine over parameters of ours, under a recipe; None: FP8 off.
 
     Delayed scaling's scales and amax histories are buffers of this module, the same tensors that Transformer Engine uses.
-    enabled, first_microbatch: as of a ConvertedLinear. gemms: linear layers inside.
     """
 
-    def __init__(
-        self, te: ModuleType, inner: nn.Module, parameters: Mapping[str, nn.Parameter], te_recipe: Any, gemms: int
-    ) -> None:
+    def __init__(self, te: ModuleType, inner: nn.Module, weights: Weights, recipe: ModuleRecipe) -> None:
         super().__init__()
         self.enabled, self.first_microbatch = True, None
-        self._gemms, self._passes = gemms, Passes()
+        self.weights, self._gemms, self._passes = weights, recipe.gemms, Passes()
         # Beside the module tree: parameters are those of the model, and keep their names.
-        self.__dict__.update(_inner=inner, _te=te, te_recipe=te_recipe)
-        for name, parameter in parameters.items():
-            assert inner._parameters[name] is not None
-            inner._parameters[name] = parameter
+        self.__dict__.update(_inner=inner, _te=te, te_recipe=recipe.te_recipe)
         # Transformer Engine takes parameters of another dtype than the activations' under autocast alone.
-        self._master_weights = next(iter(parameters.values())).dtype != torch.bfloat16
-        register_scaling_state(self, te, inner, te_recipe, gemms)
+        self._master_weights = weights.parameters[0].dtype != torch.bfloat16
+        self._share()
+        register_scaling_state(self, te, inner, recipe.te_recipe, weights.matrices)
+
+    def _share(self) -> None:
+        inner = self.__dict__["_inner"]
+        for name, parameter in self.weights.given().items():
+            assert name in inner._parameters
+            inner._parameters[name] = parameter
+
+    @property
+    def low_precision_gemms(self) -> frozenset[Gemm]:
+        return self._gemms
+
+    @property
+    def gemm_weights(self) -> tuple[nn.Parameter, ...]:
+        return self.weights.parameters
+
+    @property
+    def matrices(self) -> int:
+        return self.weights.matrices
 
     @property
     def tensors_quantized(self) -> int:
         """Input and weight of each linear layer in each forward pass that Transformer Engine itself says was in FP8."""
-        return 2 * self._gemms * self._passes.in_fp8
+        return 2 * self.matrices * self._passes.in_fp8
 
     @property
     def ran_without(self) -> bool:
-        """Whether a pass that should have been in FP8 was not."""
         return self._passes.missed > 0
 
     def forward(self, x: Tensor) -> Tensor:
+        self._share()
         inner, recipe = self.__dict__["_inner"], self.__dict__["te_recipe"]
         first = self.first_microbatch if torch.is_grad_enabled() else None
         wanted = self.enabled and recipe is not None
@@ -85,42 +119,35 @@ class FusedModule(nn.Module):
         return keeping_scaling_state(self)
 
 
-class FusedLayer(PackedLayer):
-    """A decoder layer that shares the packed layer's parameters and runs in Transformer Engine's modules."""
+class _Fused:
+    """The forward pass of a decoder layer in fused modules, whoever holds its parameters."""
 
-    def __init__(self, source: PackedLayer, te: ModuleType, recipe_of: Callable[[str], Any], non_gemm: NonGemm) -> None:
-        nn.Module.__init__(self)
-        settings = source.settings
-        self.settings, self.epsilon, self.heads = settings, source.epsilon, source.heads
-        self.repeat_kv, self.non_gemm = source.repeat_kv, non_gemm
-        self.attention_norm, self.mlp_norm = source.attention_norm, source.mlp_norm
-        self.qkv, self.output, self.gate_up, self.down = source.qkv, source.output, source.gate_up, source.down
-        weight = weight_of(source.qkv)
+    heads: tuple[int, int, int]
+    repeat_kv: bool
+    non_gemm: NonGemm
+    fused_qkv: FusedModule
+    fused_output: FusedModule
+    fused_mlp: FusedModule
+
+    def fuse(
+        self, te: ModuleType, settings: LlamaModel, weights: Mapping[str, Weights], recipe_of: RecipeOf, non_gemm: NonGemm
+    ) -> None:
+        """Make the modules. weights: of each of FUSED."""
+        h, g, e = self.heads = (settings.num_heads, settings.num_kv_heads, settings.head_size)
+        self.non_gemm = non_gemm
+        weight = weights["qkv"].parameters[0]
         common = {"bias": False, "params_dtype": weight.dtype, "device": weight.device, "init_method": nn.init.zeros_}
-        norm = {"eps": self.epsilon, "normalization": "RMSNorm"}
+        norm = {"eps": settings.norm_epsilon, "normalization": "RMSNorm"}
         d, f = settings.hidden_size, settings.ffn_hidden_size
-        self.fused_qkv = FusedModule(
-            te,
-            te.LayerNormLinear(d, self.qkv.out_features, **norm, **common),
-            {"layer_norm_weight": self.attention_norm, "weight": weight_of(self.qkv)},
-            recipe_of("qkv"),
-            1,
+        mlp = te.LayerNormMLP(d, f, **norm, activation="swiglu", output_layer_init_method=nn.init.zeros_, **common)
+        made = {
+            "qkv": te.LayerNormLinear(d, (h + 2 * g) * e, **norm, **common),
+            "output": te.Linear(h * e, d, **common),
+            "mlp": mlp,
+        }
+        self.fused_qkv, self.fused_output, self.fused_mlp = (
+            FusedModule(te, made[name], weights[name], recipe_of(name)) for name in FUSED
         )
-        self.fused_output = FusedModule(
-            te,
-            te.Linear(self.output.in_features, d, **common),
-            {"weight": weight_of(self.output)},
-            recipe_of("output"),
-            1,
-        )
-        self.fused_mlp = FusedModule(
-            te,
-            te.LayerNormMLP(d, f, **norm, activation="swiglu", output_layer_init_method=nn.init.zeros_, **common),
-            {"layer_norm_weight": self.mlp_norm, "fc1_weight": weight_of(self.gate_up), "fc2_weight": weight_of(self.down)},
-            recipe_of("mlp"),
-            2,
-        )
-        h, g, e = self.heads
         if non_gemm.attention == "transformer_engine":
             self.__dict__["_attention"] = te.DotProductAttention(
                 num_attention_heads=h, kv_channels=e, num_gqa_groups=g, qkv_format="bshd", attn_mask_type="causal"
@@ -134,6 +161,8 @@ class FusedLayer(PackedLayer):
 
     def turn(self, qkv_btc: Tensor, cos_te: Tensor, sin_te: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v, [b, t, h or g, e]; q and k rotated."""
+        if self.non_gemm.rotation == "torch":
+            return split_and_rotate(qkv_btc, cos_te, sin_te, self.heads)
         if self.non_gemm.rotation == "compiled":
             turned: tuple[Tensor, Tensor, Tensor] = _compiled_rotation()(qkv_btc, cos_te, sin_te, self.heads)
             return turned
@@ -154,6 +183,69 @@ class FusedLayer(PackedLayer):
             return attend(q_bthe, k_btge, v_btge, self.repeat_kv).reshape(b, t, -1)
         mixed: Tensor = self.__dict__["_attention"](q_bthe, k_btge, v_btge)
         return mixed.reshape(b, t, -1)
+
+
+class FusedLayer(_Fused, PackedLayer):
+    """A decoder layer that shares the packed layer's parameters and runs in Transformer Engine's modules."""
+
+    def __init__(self, source: PackedLayer, te: ModuleType, recipe_of: RecipeOf, non_gemm: NonGemm) -> None:
+        nn.Module.__init__(self)
+        self.settings, self.epsilon, self.repeat_kv = source.settings, source.epsilon, source.repeat_kv
+        self.attention_norm, self.mlp_norm = source.attention_norm, source.mlp_norm
+        self.qkv, self.output, self.gate_up, self.down = source.qkv, source.output, source.gate_up, source.down
+        qkv, output, gate_up, down = (weight_of(each) for each in (self.qkv, self.output, self.gate_up, self.down))
+        weights = {
+            "qkv": _as_they_are({"layer_norm_weight": self.attention_norm, "weight": qkv}, (qkv,)),
+            "output": _as_they_are({"weight": output}, (output,)),
+            "mlp": _as_they_are(
+                {"layer_norm_weight": self.mlp_norm, "fc1_weight": gate_up, "fc2_weight": down}, (gate_up, down), 2
+            ),
+        }
+        self.fuse(te, source.settings, weights, recipe_of, non_gemm)
+
+
+def _as_they_are(given: Mapping[str, nn.Parameter], parameters: tuple[nn.Parameter, ...], matrices: int = 1) -> Weights:
+    return Weights(lambda: given, parameters, matrices)
+
+
+class FusedDecoderLayer(_Fused, DecoderLayer):
+    """In the place of a `DecoderLayer`, with its parameters under its names. Matrices that fused modules hold as one are put
+    together in each pass: a copy of the weights each time, which `FusedLlama` saves.
+    """
+
+    def __init__(self, source: DecoderLayer, settings: LlamaModel, te: ModuleType, recipe_of: RecipeOf) -> None:
+        nn.Module.__init__(self)
+        self.attention_norm, self.mlp_norm = source.attention_norm, source.mlp_norm
+        self.attention, self.mlp = source.attention, source.mlp
+        self.repeat_kv = False
+        attention, mlp = self.attention, self.mlp
+        joined = (attention.query.weight, attention.key.weight, attention.value.weight)
+        gate, up, down, output = mlp.gate.weight, mlp.up.weight, mlp.down.weight, attention.output.weight
+        weights = {
+            "qkv": Weights(
+                lambda: {"layer_norm_weight": _norm_weight(self.attention_norm), "weight": torch.cat(joined)},
+                joined,
+                reads="attention_norm",
+                writes=FUSED["qkv"],
+            ),
+            "output": Weights(lambda: {"weight": output}, (output,), reads="attention.output", writes=FUSED["output"]),
+            "mlp": Weights(
+                lambda: {
+                    "layer_norm_weight": _norm_weight(self.mlp_norm),
+                    "fc1_weight": torch.cat((gate, up)),
+                    "fc2_weight": down,
+                },
+                (gate, up, down),
+                matrices=2,
+                reads="mlp_norm",
+                writes=("mlp.down",),
+            ),
+        }
+        self.fuse(te, settings, weights, recipe_of, NonGemm(rotation="torch"))
+
+
+def _norm_weight(norm: RMSNorm) -> nn.Parameter:
+    return norm.weight
 
 
 class FusedLlama(PackedLlama):
@@ -178,7 +270,7 @@ class FusedLlama(PackedLlama):
             self.register_buffer(name, getattr(source, name), persistent=False)
         self.fused_head = self._head(te, recipe_of("lm_head")) if fuse_head else None
 
-    def _head(self, te: ModuleType, te_recipe: Any) -> FusedModule:
+    def _head(self, te: ModuleType, recipe: ModuleRecipe) -> FusedModule:
         weight = weight_of(self.lm_head)
         inner = te.LayerNormLinear(
             weight.shape[1],
@@ -190,7 +282,8 @@ class FusedLlama(PackedLlama):
             device=weight.device,
             init_method=nn.init.zeros_,
         )
-        return FusedModule(te, inner, {"layer_norm_weight": self.norm, "weight": weight}, te_recipe, 1)
+        given = {"layer_norm_weight": self.norm, "weight": weight}
+        return FusedModule(te, inner, _as_they_are(given, (weight,)), recipe)
 
     def forward(self, tokens_bt: Tensor) -> Tensor:
         with self.around_pass():

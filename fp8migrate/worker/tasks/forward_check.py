@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from fp8migrate.jobs import ForwardCheck
 from fp8migrate.worker import checkpoint
-from fp8migrate.worker.backends.converted import forward_mode
+from fp8migrate.worker.backends.converted import Converted, forward_mode
 from fp8migrate.worker.data.sampling import training_stream, validation_set
 from fp8migrate.worker.linear import Linear
 from fp8migrate.worker.models.llama import Llama
@@ -40,7 +40,7 @@ def run(context: TaskContext) -> None:
 
 @torch.no_grad()
 def observe(model: Llama, tokens: Tensor, fp8: bool) -> tuple[Tensor, dict[str, Tensor]]:
-    """Logits [b, t, vocab] and the output of every linear layer, by name."""
+    """Logits [b, t, vocab] and the output of every linear layer or converted module that runs, by name."""
     outputs: dict[str, Tensor] = {}
 
     def watch(name: str) -> object:
@@ -49,7 +49,7 @@ def observe(model: Llama, tokens: Tensor, fp8: bool) -> tuple[Tensor, dict[str, 
 
         return hook
 
-    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, Linear)]
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, Linear | Converted)]
     handles = [module.register_forward_hook(watch(name)) for name, module in layers]  # type: ignore[arg-type]
     try:
         with forward_mode(model, fp8=fp8):

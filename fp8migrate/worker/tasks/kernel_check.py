@@ -7,31 +7,33 @@ import torch
 
 from fp8migrate.facts.kernels import kernel_kind
 from fp8migrate.jobs import Precision
-from fp8migrate.worker.backends.converted import ConvertedLinear, leaving_no_trace
+from fp8migrate.worker.backends.converted import converted_modules, leaving_no_trace
 from fp8migrate.worker.kernels import Kernel, KernelWatch
 from fp8migrate.worker.models.llama import Llama
-from fp8migrate.worker.tasks.layer_check import Seen, products
+from fp8migrate.worker.tasks.layer_check import Seen, given_to, products
 
 _STEP = "step"
 Row = dict[str, object]
 
 
 def layer_kernels(model: Llama, seen: Seen) -> list[Row]:
-    """One row per converted layer: GEMMs that should be in low precision, and GEMM kernels that ran in its three GEMMs.
+    """One row per converted module: GEMMs that should be in low precision, and GEMM kernels that ran in its GEMMs.
 
     seen: inputs and output gradients of every layer, as `seen_by_layers` gives them.
     """
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, ConvertedLinear)}
+    layers = converted_modules(model)
+    given = {name: given_to(name, layer, seen) for name, layer in layers.items()}
     with leaving_no_trace(model):
         for name, layer in layers.items():  # what is compiled or tuned at the first call is no part of it
-            products(layer, seen[name]["input"], seen[name]["gradient"], fp8=True)
+            products(layer, *given[name], fp8=True)
         with KernelWatch() as watch:
             for name, layer in layers.items():
                 with watch.range(name):
-                    products(layer, seen[name]["input"], seen[name]["gradient"], fp8=True)
+                    products(layer, *given[name], fp8=True)
     found = watch.kernels()
     return [
-        {"layer": name, "asked": len(layer.low_precision_gemms), **_gemm_counts(found[name])} for name, layer in layers.items()
+        {"layer": name, "asked": layer.matrices * len(layer.low_precision_gemms), **_gemm_counts(found[name])}
+        for name, layer in layers.items()
     ]
 
 

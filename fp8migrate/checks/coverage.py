@@ -33,7 +33,7 @@ def integration_coverage(evidence: IntegrationEvidence) -> Results:
 
 def kernels(evidence: IntegrationEvidence) -> Results:
     """The kernels that a GPU ran: of every converted layer by itself, and of a whole training step."""
-    asked = sum(layer.asked for layer in evidence.layer_kernels) * evidence.micro_batches
+    asked = sum(layer.asked + layer.forward_again for layer in evidence.layer_kernels) * evidence.micro_batches
     if bad := [layer for layer in evidence.layer_kernels if layer.low_precision_gemms < layer.asked]:
         shown = some([f"{each.layer} {each.low_precision_gemms} of {each.asked}" for each in bad])
         summary = f"{counted(len(bad), 'layer')} with fewer GEMM kernels in FP8 than asked for: {shown}"

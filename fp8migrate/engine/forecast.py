@@ -11,7 +11,7 @@ from fp8migrate.phases.schema import Findings
 from fp8migrate.plan.schema import MIN_PAIRS_TO_PASS, Plan
 from fp8migrate.records.schema import Environment
 from fp8migrate.sizing.cost import CostEstimate, Speed, Unit, check_budget, estimate, gpu_speed, measured_speed
-from fp8migrate.sizing.flops import flops_per_token
+from fp8migrate.sizing.flops import step_flops_per_token
 from fp8migrate.statistics.power import pairs_needed, power_to_pass
 from fp8migrate.trainers.schema import Trainer
 
@@ -115,7 +115,7 @@ def _measured(
     except UserError as error:
         notes.append(f"the speed could not be measured: {error.what}")
         return None
-    flops = flops_per_token(job.task.model, training.sequence_length) * training.tokens_per_step
+    flops = step_flops_per_token(job.task.model, training) * training.tokens_per_step
     unit: Unit = "GPU-hours" if environment.device == "cuda" else "CPU-hours"
     model = job.task.model
     basis = f"{environment.device_name}, {model.num_layers} layers of hidden size {model.hidden_size}"

@@ -51,9 +51,15 @@ def measure_plan(
 ) -> Measurement:
     """Run the measurement and write measurement.json and measurement.md, also of one that ended early.
 
-    Raises UsageError (no torch), InfrastructureError (nothing was measured).
+    Raises UsageError (recompute, no torch), InfrastructureError (nothing was measured).
     """
     plan = loaded.plan
+    if plan.training.recompute:
+        raise UsageError(
+            "measure times steps that keep their activations, and the plan recomputes them",
+            where=f"{loaded.where('training.recompute')}: training.recompute",
+            next_step="Say training.recompute: false to measure; where that is out of memory, with a smaller micro_batch_size.",
+        )
     task = Measure(
         model=plan.model,
         training=plan.training,

@@ -273,7 +273,10 @@ class GemmAgreement(LayerAgreement):
 
 @dataclass(frozen=True)
 class LayerKernels:
-    """GEMM kernels that ran in a converted layer's three GEMMs, by name; asked: how many should have been in low precision."""
+    """GEMM kernels that ran in a converted layer's three GEMMs, by name; asked: how many should have been in low precision.
+
+    forward_again: a training step recomputes the layer, so its forward GEMM runs twice.
+    """
 
     layer: str
     asked: int
@@ -281,6 +284,7 @@ class LayerKernels:
     other_gemms: int
     unknown_gemms: int
     names: tuple[str, ...]
+    forward_again: bool = False
 
 
 @dataclass(frozen=True)

@@ -228,9 +228,9 @@ def _inexpressible(plan: Plan, backend: BackendName) -> str | None:
     )
     if candidate.modules == "fused":
         if backend != "transformer_engine":
-            return (
-                f"candidate.modules fused: the modules are Transformer Engine's, and {candidate.recipe.kind} runs on {backend}"
-            )
+            return f"candidate.modules fused: they are Transformer Engine's, and {candidate.recipe.kind} runs on {backend}"
+        if training.recompute:
+            return "candidate.modules fused and training.recompute were never tried together: say modules: linear"
         try:
             module_recipes(policy)
         except UsageError as error:

@@ -88,6 +88,9 @@ class Training(Settings):
     weight_decay: float = Field(0.1, ge=0, description="AdamW: decoupled decay of the weights")
     grad_clip_norm: float = Field(1.0, gt=0, description="gradients are scaled down to this global norm")
     seed: int = Field(1234, ge=0, description="of the initial weights and the data order")
+    recompute: bool = Field(
+        False, description="decoder layers keep no activations: the backward pass runs their forward once more"
+    )
 
     @model_validator(mode="after")
     def consistent(self) -> Self:

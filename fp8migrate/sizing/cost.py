@@ -7,7 +7,7 @@ from typing import Literal
 from fp8migrate.errors import PlanError
 from fp8migrate.facts.gpus import GpuInfo
 from fp8migrate.jobs import ForwardCheck, Job, OneStep, Precision, Train
-from fp8migrate.sizing.flops import flops_per_token, forward_flops_per_token
+from fp8migrate.sizing.flops import forward_flops_per_token, step_flops_per_token
 
 # Share of the BF16 peak that a training step reaches. Llama-3-8B on one H200: 562 of 989 TFLOP/s, 0.57 (measured); small
 # models and short sequences reach less.
@@ -106,7 +106,7 @@ def job_work(job: Job) -> Work:
     task = job.task
     if isinstance(task, Train):
         return _train_work(task)
-    per_batch = flops_per_token(task.model, task.training.sequence_length) * task.training.tokens_per_step
+    per_batch = step_flops_per_token(task.model, task.training) * task.training.tokens_per_step
     if isinstance(task, OneStep):
         return _in_precision(task.precision, ONE_STEP_PASSES * per_batch)
     return _in_precision(task.precision, FORWARD_CHECK_PASSES * per_batch) + _forward_check_work(task)
@@ -129,7 +129,9 @@ def check_budget(estimates: Sequence[CostEstimate], gpu_hours: float | None) -> 
 def _train_work(task: Train) -> Work:
     sequence = task.training.sequence_length
     steps = task.last_step - task.first_step + task.warm_amax_batches
-    work = _in_precision(task.precision, steps * task.training.tokens_per_step * flops_per_token(task.model, sequence))
+    work = _in_precision(
+        task.precision, steps * task.training.tokens_per_step * step_flops_per_token(task.model, task.training)
+    )
     per_validation = task.data.validation_tokens * forward_flops_per_token(task.model, sequence)
     for forward in task.validate_forwards:
         precision = Precision() if forward == "bf16" else task.precision

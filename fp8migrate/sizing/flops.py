@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fp8migrate.facts.operands import Gemm
-from fp8migrate.plan.schema import LlamaModel
+from fp8migrate.plan.schema import LlamaModel, Training
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,13 @@ def gemm_sites(model: LlamaModel, sequence_length: int) -> tuple[GemmSite, ...]:
 def flops_per_token(model: LlamaModel, sequence_length: int) -> int:
     """GEMM FLOPs of one training step per token: forward and backward."""
     return sum(site.flops for site in gemm_sites(model, sequence_length))
+
+
+def step_flops_per_token(model: LlamaModel, training: Training) -> int:
+    """GEMM FLOPs that a training step runs per token: with recompute those of the decoder layers' forward once more."""
+    sites = gemm_sites(model, training.sequence_length)
+    again = sum(site.forward_flops for site in sites if site.name.startswith("layers.")) if training.recompute else 0
+    return sum(site.flops for site in sites) + again
 
 
 def forward_flops_per_token(model: LlamaModel, sequence_length: int) -> int:

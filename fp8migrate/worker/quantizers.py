@@ -5,8 +5,9 @@ torch.distributed runs, for all ranks (the largest amax of any, as Transformer E
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from fp8migrate.facts.operands import AmaxHistory, Operand
 from fp8migrate.worker.quantize import Quantized, largest, quantize
+from fp8migrate.worker.recompute import recomputing
 from fp8migrate.worker.rounding import bf16_values
 from fp8migrate.worker.scaling import next_scales
 
@@ -61,7 +63,7 @@ class Quantizer(nn.Module):
             scale = self._delayed_scale(x)
         if operand.stochastic:
             seed = self.get_buffer("noise_seed").add_(1).clone()
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and not recomputing():
             self.tally.quantized += 1
         return quantize(x, operand, along, scale, seed)
 
@@ -106,6 +108,27 @@ def not_recording(model: nn.Module) -> Iterator[None]:
     finally:
         for quantizer, recording in zip(found, before, strict=True):
             quantizer.tally.recording = recording
+
+
+class SameChances(AbstractContextManager[None]):
+    """For a forward pass that will run once more: counters of chance stand there as they did when this was made.
+
+    Afterwards they go on from where they were. Histories need nothing: scales move on at `end_pass` alone, and an amax that is
+    seen twice is the same maximum.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._seeds = [each.get_buffer("noise_seed") for each in quantizers(model) if each.operand.stochastic]
+        self._first = [seed.clone() for seed in self._seeds]
+
+    def __enter__(self) -> None:
+        self._now = [seed.clone() for seed in self._seeds]
+        if self._seeds:
+            torch._foreach_copy_(self._seeds, self._first)
+
+    def __exit__(self, *error: Any) -> None:
+        if self._seeds:
+            torch._foreach_copy_(self._seeds, self._now)
 
 
 @torch.no_grad()

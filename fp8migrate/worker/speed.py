@@ -35,6 +35,7 @@ def seconds_per_step(job: Job) -> float:
                 seconds.append(time.perf_counter() - started)
     except torch.OutOfMemoryError as error:
         raise UsageError(
-            f"the model does not fit on {device}: {error}", next_step="Make the model or the batch smaller."
+            f"the model does not fit on {device}: {error}",
+            next_step="Make the model or the batch smaller, or say training.recompute: true.",
         ) from error
     return median(seconds)

@@ -6,7 +6,7 @@ Tables, one file a step, so that a killed and resumed run neither loses nor doub
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from fp8migrate.jobs import Train
 from fp8migrate.records.writer import RunWriter
 from fp8migrate.worker.linear import CONTRACTION, Linear
 from fp8migrate.worker.quantize import largest
+from fp8migrate.worker.recompute import recomputing
 from fp8migrate.worker.tensor_stats import STATISTICS, Rows, delayed_scales, losses, stacked, take
 
 # Passes before a sample whose maxima delayed scaling looks back on. Over 4 passes an outlier token was clipped that 16 kept.
@@ -117,7 +118,10 @@ def uses(recipes: Iterable[Recipe]) -> dict[TensorName, dict[tuple[Operand, int]
 
 @contextmanager
 def watching(layers: Mapping[str, nn.Module], see: See) -> Iterator[None]:
-    """Call `see` with the input, weight and output gradient [rows, features] of each layer, as its GEMMs take them."""
+    """Call `see` with the input, weight and output gradient [rows, features] of each layer, as its GEMMs take them.
+
+    Once a pass: a recomputed one brings nothing new, and histories count passes.
+    """
     handles: list[Any] = []
     for name, layer in layers.items():
         handles.append(layer.register_forward_pre_hook(_before(name, see)))
@@ -131,6 +135,8 @@ def watching(layers: Mapping[str, nn.Module], see: See) -> Iterator[None]:
 
 def _before(name: str, see: See) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
     def hook(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if recomputing():
+            return
         weight = layer.weight
         assert isinstance(weight, Tensor)
         see(name, "input", inputs[0])

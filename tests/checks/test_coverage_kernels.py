@@ -56,6 +56,14 @@ def test_bf16_where_fp8_was_asked_for_fails(layers: tuple[tuple[int, int], ...],
     assert decide(judge_integration(found)).name == "FAIL"
 
 
+@pytest.mark.parametrize(("step_calls", "status"), [(8, "pass"), (7, "fail")])
+def test_a_recomputed_forward_is_to_run_in_fp8_too(step_calls: int, status: str) -> None:
+    found = evidence((3, 3), (3, 3), step_calls=step_calls, micro_batches=1)
+    again = tuple(replace(layer, forward_again=True) for layer in found.layer_kernels)
+    result = kernels(replace(found, layer_kernels=again))
+    assert (result.status, result.measured, result.limit) == (status, float(step_calls), 8.0)
+
+
 @pytest.mark.parametrize("missing", ["layer_kernels", "step_kernels"])
 def test_without_a_profile_nothing_is_proved(missing: str) -> None:
     found = replace(evidence((3, 3), step_calls=6), **{missing: ()})

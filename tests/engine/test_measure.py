@@ -1,17 +1,20 @@
 """`measure`: arms by their names, and what lines of a measurement say, whole or cut off."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fp8migrate.engine.measure import arm_of, default_arms
+from fp8migrate.engine.measure import arm_of, default_arms, measure_plan
 from fp8migrate.errors import UsageError
 from fp8migrate.evidence.measurement import converted_products, saved_by_gemms, summarize
 from fp8migrate.facts.operands import GEMMS
 from fp8migrate.facts.recipes import CurrentRecipe, DelayedRecipe, RowwiseRecipe, TensorwiseRecipe
 from fp8migrate.jobs import Precision
+from fp8migrate.plan.load import load_plan
 from fp8migrate.plan.schema import LlamaModel, Plan
+from fp8migrate.plan.template import starting_plan
 from fp8migrate.report.measurement import render, verdict
 
 MODEL = LlamaModel(num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=2, ffn_hidden_size=128)
@@ -51,6 +54,15 @@ def test_arms_by_their_names() -> None:
 def test_what_is_no_arm_is_refused_with_those_there_are(name: str) -> None:
     with pytest.raises(UsageError, match=r"(?s)unknown arm .*Allowed: baseline, control"):
         arm_of(PLAN, name)
+
+
+def test_steps_that_recompute_their_activations_are_not_measured(tmp_path: Path) -> None:
+    """The models of a measurement do not: it would be the speed of another training."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(starting_plan("mine").replace("  recompute: false", "  recompute: true"))
+    with pytest.raises(UsageError, match=rf"{path}:\d+: training\.recompute: measure .*keep(?s:.*)recompute: false"):
+        measure_plan(load_plan(path), tmp_path / "reports", arms=())
+    assert not (tmp_path / "reports").exists()
 
 
 def changed(**candidate: Any) -> Plan:

@@ -45,6 +45,12 @@ def test_training_costs_its_own_steps_only() -> None:
     assert job_work(job(train(Precision()))) == Work(bf16_flops=60 * STEP)
 
 
+def test_recompute_counts() -> None:
+    again = 8 * 128 * (forward_flops_per_token(MODEL, 128) - 2 * 256 * 64)  # all but the head's
+    recomputed = TRAINING.model_copy(update={"recompute": True})
+    assert job_work(job(train(Precision(), training=recomputed))) == Work(bf16_flops=60 * (STEP + again))
+
+
 def test_warming_passes_and_validations_count() -> None:
     task = train(FP8, warm_amax_batches=16, validate_at=(70, 100), validate_forwards=("bf16", "fp8"))
     assert job_work(job(task)) == Work(bf16_flops=2 * VALIDATION) + emulated(76 * STEP + 2 * VALIDATION)

@@ -4,13 +4,14 @@ from math import isclose
 
 import pytest
 
-from fp8migrate.plan.schema import LlamaModel
+from fp8migrate.plan.schema import LlamaModel, Training
 from fp8migrate.sizing.flops import (
     count_parameters,
     flops_per_token,
     flops_shares,
     forward_flops_per_token,
     gemm_sites,
+    step_flops_per_token,
 )
 
 LLAMA_3_8B = LlamaModel(num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=8, ffn_hidden_size=14336, vocab_size=128256)
@@ -76,6 +77,15 @@ def test_training_costs_six_flops_per_weight_and_token_and_twelve_for_attention(
     weights = count_parameters(SMALL).attention + count_parameters(SMALL).mlp + count_parameters(SMALL).lm_head
     assert flops_per_token(SMALL, 128) == 6 * weights + 12 * 2 * 64 * 128
     assert forward_flops_per_token(SMALL, 128) * 3 == flops_per_token(SMALL, 128)
+
+
+def test_recompute_costs_the_forward_of_the_decoder_layers_once_more() -> None:
+    training = Training(
+        num_steps=10, sequence_length=128, micro_batch_size=1, global_batch_size=1, learning_rate=1e-3, warmup_steps=1
+    )
+    assert step_flops_per_token(SMALL, training) == flops_per_token(SMALL, 128)
+    again = step_flops_per_token(SMALL, training.model_copy(update={"recompute": True})) - flops_per_token(SMALL, 128)
+    assert again == forward_flops_per_token(SMALL, 128) - 2 * count_parameters(SMALL).lm_head
 
 
 def test_attention_products_have_no_weight_gradient() -> None:

@@ -22,23 +22,49 @@ TASK = Train(
 
 
 @pytest.mark.parametrize(
-    ("most", "said"),
+    ("most", "with_recompute", "said", "tried"),
     [
-        (6, "micro_batch_size: 6 fits"),
-        (5, "micro_batch_size: 3 fits"),
-        (2, "micro_batch_size: 1 fits"),
-        (0, "not even micro_batch_size: 1 fits"),
+        (
+            6,
+            12,
+            "micro_batch_size: 6 fits, with the same global batch; recompute: true fits with micro_batch_size: 12",
+            [6, -12],
+        ),
+        (5, 11, "micro_batch_size: 3 fits, with the same global batch; recompute: true fits with", [6, 3, -12, -6]),
+        (2, 2, "micro_batch_size: 1 fits, with the same global batch", [6, 3, 1, -12, -6, -3]),
+        (0, 4, "recompute: true fits with micro_batch_size: 3, for up to a third more", [6, 3, 1, -12, -6, -3]),
+        (0, 0, "not even micro_batch_size: 1 fits", [6, 3, 1, -12, -6, -3, -1]),
     ],
 )
-def test_the_largest_part_of_the_micro_batch_that_fits(monkeypatch: pytest.MonkeyPatch, most: int, said: str) -> None:
+def test_the_largest_part_of_the_micro_batch_that_fits(
+    monkeypatch: pytest.MonkeyPatch, most: int, with_recompute: int, said: str, tried: list[int]
+) -> None:
+    """tried: negative with recompute, and that only where it may be more than fits without."""
+    sizes = limited(monkeypatch, most, with_recompute)
+    found = fitting.what_would_fit(TASK, torch.device("cpu"))
+    assert found.startswith(said)
+    assert ("recompute" in found) == (with_recompute > most)
+    assert sizes == tried
+
+
+def test_recompute_is_no_way_where_it_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = TASK.model_copy(update={"training": TASK.training.model_copy(update={"recompute": True})})
+    sizes = limited(monkeypatch, 0, 6)
+    assert fitting.what_would_fit(task, torch.device("cpu")) == "micro_batch_size: 6 fits, with the same global batch"
+    assert sizes == [-6]
+
+
+def limited(monkeypatch: pytest.MonkeyPatch, most: int, with_recompute: int) -> list[int]:
+    """Memory for micro-batches of `most`; the sizes tried, negative with recompute."""
     real, tried = fitting.update, []
 
     def update(state: Any, training: Training, tokens: Any, rate: float) -> Any:
-        tried.append(training.micro_batch_size)
-        if training.micro_batch_size > most:
+        size = training.micro_batch_size
+        assert state.model.recompute == training.recompute
+        tried.append(-size if training.recompute else size)
+        if size > (with_recompute if training.recompute else most):
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return real(state, training, tokens, rate)
 
     monkeypatch.setattr(fitting, "update", update)
-    assert said in fitting.what_would_fit(TASK, torch.device("cpu"))
-    assert tried == [size for size in (6, 3, 1) if size >= min(tried)]
+    return tried

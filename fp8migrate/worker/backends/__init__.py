@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 from fp8migrate.facts.operands import Gemm
 from fp8migrate.facts.recipes import Bf16Recipe, Recipe
@@ -32,6 +32,10 @@ class Backend(Protocol):
 
     def around_pass(self) -> AbstractContextManager[object]:
         """What every forward pass of the model runs in."""
+        ...
+
+    def checkpoint(self, layer: nn.Module, *inputs: Tensor) -> Tensor:
+        """Run a decoder layer without keeping its activations; its second forward pass gives the same bits."""
         ...
 
 
@@ -86,7 +90,7 @@ def convert(model: Llama, precision: Precision, tokens_per_pass: int) -> Convers
                 reason=chosen.reason,
             )
         )
-    model.around_pass = backend.around_pass
+    model.around_pass, model.checkpoint = backend.around_pass, backend.checkpoint
     requested, share = _requested(precision), policy.low_precision_share(sites)
     return Conversion(
         requested=requested,

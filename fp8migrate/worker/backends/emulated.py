@@ -18,7 +18,8 @@ from fp8migrate.jobs import Precision
 from fp8migrate.worker.backends.converted import ConvertedLinear
 from fp8migrate.worker.linear import CONTRACTION, Linear, Prepared
 from fp8migrate.worker.quantize import gemm_operand
-from fp8migrate.worker.quantizers import Quantizer, not_recording, quantized_tensors, quantizers
+from fp8migrate.worker.quantizers import Quantizer, SameChances, not_recording, quantized_tensors, quantizers
+from fp8migrate.worker.recompute import checkpoint
 
 Recipes = Mapping[Gemm, Recipe]
 
@@ -100,3 +101,6 @@ class Emulated:
 
     def around_pass(self) -> AbstractContextManager[object]:
         return nullcontext()
+
+    def checkpoint(self, layer: nn.Module, *inputs: Tensor) -> Tensor:
+        return checkpoint(layer, *inputs, inside=SameChances(layer))

@@ -67,8 +67,10 @@ class PaddedLinear(ConvertedLinear):
         if self.bias is not None:
             given.bias = F.pad(self.bias, (0, more_out))
         inner.first_microbatch = self.first_microbatch
-        y_tn: Tensor = inner(F.pad(x_tk, (0, more_in, 0, more_tokens)))
-        given.weight = None  # what the backward pass needs is saved there
+        try:
+            y_tn: Tensor = inner(F.pad(x_tk, (0, more_in, 0, more_tokens)))
+        finally:  # torch ends a recompute by an exception as soon as it has what it needs
+            given.weight = None  # what the backward pass needs is saved there
         return y_tn[:tokens, : self.out_features].reshape(*x.shape[:-1], self.out_features)
 
 

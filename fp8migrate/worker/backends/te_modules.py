@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fp8migrate.errors import UsageError
+from fp8migrate.worker.recompute import recomputing
 
 _PASSES = ("scaling_fwd", "scaling_bwd")
 _STATE = ("scale", "amax_history")
@@ -42,9 +43,9 @@ class Passes:
         self.in_fp8, self.missed = 0, 0
 
     def count(self, inner: Any, wanted: bool) -> None:
-        """After a pass of `inner`. wanted: it was to be in FP8."""
+        """After a pass of `inner`. wanted: it was to be in FP8. A recompute adds none, and can be one that was missed."""
         if inner.fp8:
-            self.in_fp8 += 1
+            self.in_fp8 += not recomputing()
         elif wanted:
             self.missed += 1
 
@@ -76,6 +77,16 @@ def keeping_scaling_state(module: nn.Module) -> Iterator[None]:
         if state:
             with torch.no_grad():
                 torch._foreach_copy_(state, before)
+
+
+def forget_scales_for_recompute(te: ModuleType) -> None:
+    """Before a pass: drop scales that are kept for the recompute of passes whose backward pass never came.
+
+    They wait in a queue for each module, the oldest first (2.20): the next recompute would take them, and be another pass than
+    the one before it without a word.
+    """
+    for waiting in te.quantization.FP8GlobalStateManager.quantization_state.fp8_tensors_recompute_buffer:
+        waiting.clear()
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from fp8migrate.facts.recipes import Recipe, RowwiseHighPrecisionRecipe, Rowwise
 from fp8migrate.jobs import Precision
 from fp8migrate.worker.backends.converted import ConvertedLinear
 from fp8migrate.worker.linear import Linear
+from fp8migrate.worker.recompute import checkpoint, recomputing
 
 # The casts of Float8LinearConfig that each GEMM takes its two operands by.
 _CASTS: dict[Gemm, tuple[str, str]] = {
@@ -101,7 +102,7 @@ class TorchaoLinear(ConvertedLinear):
             for name in ("weight", "bias"):
                 inner._parameters.pop(name, None)
             inner.weight, inner.bias = self.weight, self.bias
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and not recomputing():
             self._calls += 1
         y: Tensor = self.__dict__["_run"](x.to(torch.bfloat16))
         return y.to(self.output_dtype(x))
@@ -122,6 +123,9 @@ class Torchao:
 
     def around_pass(self) -> AbstractContextManager[object]:
         return nullcontext()
+
+    def checkpoint(self, layer: nn.Module, *inputs: Tensor) -> Tensor:
+        return checkpoint(layer, *inputs)
 
     def config(self, recipes: Mapping[Gemm, Recipe], name: str, *, emulate: bool = False) -> Any:
         """Float8LinearConfig of one layer; GEMMs without a recipe stay in high precision."""

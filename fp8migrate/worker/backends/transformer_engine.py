@@ -4,6 +4,7 @@ The whole model's pass runs in one te.autocast, for it is on leaving the outermo
 another recipe than the model's opens one of its own inside.
 """
 
+import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from types import ModuleType
@@ -27,12 +28,14 @@ from fp8migrate.jobs import Precision
 from fp8migrate.worker.backends.converted import ConvertedLinear
 from fp8migrate.worker.backends.te_modules import (
     Passes,
+    forget_scales_for_recompute,
     import_transformer_engine,
     keeping_scaling_state,
     own_recipe,
     register_scaling_state,
 )
 from fp8migrate.worker.linear import Linear
+from fp8migrate.worker.recompute import checkpoint
 
 
 class TransformerEngineLinear(ConvertedLinear):
@@ -108,13 +111,30 @@ class TransformerEngine:
         recipe = precision.recipe
         off = recipe is None or recipe.kind == "bf16"
         self._default = None if off or recipe is None else self._te_recipe(recipe, forward_only=False)
+        self._delayed = any(isinstance(each, DelayedRecipe) for each in precision.low_precision_recipes)
 
     def layer(self, source: Linear | nn.Linear, recipes: Mapping[Gemm, Recipe], name: str) -> TransformerEngineLinear:
         return TransformerEngineLinear(source, self._te, self.recipe_of(recipes, name), frozenset(recipes))
 
     def around_pass(self) -> AbstractContextManager[object]:
+        if torch.is_grad_enabled():
+            forget_scales_for_recompute(self._te)
         found: AbstractContextManager[object] = self._te.autocast(enabled=self._default is not None, recipe=self._default)
         return found
+
+    def checkpoint(self, layer: nn.Module, *inputs: Tensor) -> Tensor:
+        """By the library, which gives the second pass the autocast of the first one and its delayed scales, moved on since.
+
+        As a bound method: in a module's tree the library looks for its own modules, and ours stand beside the tree. Finding
+        none, it would leave all to torch, and the second pass would run without FP8 or by the next pass's scales.
+        """
+        if self._delayed and os.environ.get("NVTE_UNFUSED_FP8_UPDATE", "0") != "0":
+            raise UsageError(
+                "with NVTE_UNFUSED_FP8_UPDATE set, every recomputed layer moves Transformer Engine's delayed scales on",
+                where="training.recompute",
+                next_step="Unset NVTE_UNFUSED_FP8_UPDATE, say training.recompute: false, or choose candidate.recipe current.",
+            )
+        return checkpoint(layer.__call__, *inputs, run=self._te.checkpoint)
 
     def recipe_of(self, recipes: Mapping[Gemm, Recipe], name: str) -> Any:
         if not recipes:

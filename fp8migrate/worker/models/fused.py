@@ -2,8 +2,8 @@
 
 Per layer: LayerNormLinear (RMSNorm, then query, key and value as one matrix), rotation, attention, Linear, LayerNormMLP
 (RMSNorm, gate and up as one matrix, SwiGLU, down). A fused module is in FP8 as a whole or not at all: a site that the policy
-keeps in BF16 keeps the module that holds it. `FusedLlama` runs the packed model's parameters, for measuring; `FusedDecoderLayer`
-stands in the place of a `DecoderLayer`, for training. Shapes as in `packed`.
+keeps in BF16 keeps the module that holds it. `FusedLlama` runs the packed model's parameters, for measuring;
+`FusedDecoderLayer` stands in the place of a `DecoderLayer`, for training. Shapes as in `packed`.
 """
 
 from collections.abc import Callable, Mapping

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fp8migrate.plan.schema import LlamaModel
 from fp8migrate.worker.linear import Linear
+from fp8migrate.worker.recompute import Checkpoint, checkpoint
 
 
 class RMSNorm(nn.Module):
@@ -111,14 +112,18 @@ class DecoderLayer(nn.Module):
 class Llama(nn.Module):
     """Byte tokens [b, t] to next-token logits [b, t, vocab], FP32.
 
-    around_pass: gives the context that every forward pass runs in; a backend may need one.
+    around_pass: gives the context that every forward pass runs in; a backend may need one. checkpoint: runs a decoder layer
+    whose activations are recomputed; a backend may need its own.
     """
 
+    cos_te: Tensor
+    sin_te: Tensor
     around_pass: Callable[[], AbstractContextManager[object]] = staticmethod(nullcontext)
+    checkpoint: Checkpoint = staticmethod(checkpoint)
 
-    def __init__(self, settings: LlamaModel, sequence_length: int, seed: int) -> None:
+    def __init__(self, settings: LlamaModel, sequence_length: int, seed: int, *, recompute: bool = False) -> None:
         super().__init__()
-        self.settings, self.sequence_length = settings, sequence_length
+        self.settings, self.sequence_length, self.recompute = settings, sequence_length, recompute
         self.embedding = nn.Embedding(settings.vocab_size, settings.hidden_size)
         self.layers = nn.ModuleList(DecoderLayer(settings) for _ in range(settings.num_layers))
         self.norm = RMSNorm(settings.hidden_size, settings.norm_epsilon)
@@ -146,8 +151,12 @@ class Llama(nn.Module):
     def forward(self, tokens_bt: Tensor) -> Tensor:
         with self.around_pass():
             x_btd = self.embedding(tokens_bt)
+            again = self.recompute and torch.is_grad_enabled()
             for layer in self.layers:
-                x_btd = layer(x_btd, self.cos_te, self.sin_te)
+                if again:
+                    x_btd = self.checkpoint(layer, x_btd, self.cos_te, self.sin_te)
+                else:
+                    x_btd = layer(x_btd, self.cos_te, self.sin_te)
             logits: Tensor = self.lm_head(self.norm(x_btd))
         return logits
 

@@ -19,7 +19,8 @@ Row = dict[str, object]
 def layer_kernels(model: Llama, seen: Seen) -> list[Row]:
     """One row per converted module: GEMMs that should be in low precision, and GEMM kernels that ran in its GEMMs.
 
-    seen: inputs and output gradients of every layer, as `seen_by_layers` gives them.
+    forward_again: a training step runs the forward GEMM, in low precision, once more. seen: inputs and output gradients of
+    every layer, as `seen_by_layers` gives them.
     """
     layers = converted_modules(model)
     given = {name: given_to(name, layer, seen) for name, layer in layers.items()}
@@ -31,8 +32,14 @@ def layer_kernels(model: Llama, seen: Seen) -> list[Row]:
                 with watch.range(name):
                     products(layer, *given[name], fp8=True)
     found = watch.kernels()
+    again = set(model.layers.modules()) if model.recompute else set()
     return [
-        {"layer": name, "asked": layer.matrices * len(layer.low_precision_gemms), **_gemm_counts(found[name])}
+        {
+            "layer": name,
+            "asked": layer.matrices * len(layer.low_precision_gemms),
+            "forward_again": layer in again and "forward" in layer.low_precision_gemms,
+            **_gemm_counts(found[name]),
+        }
         for name, layer in layers.items()
     ]
 

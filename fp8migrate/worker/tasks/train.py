@@ -102,7 +102,7 @@ def prepare(context: TaskContext, task: Train, stream: TrainingStream, held_out:
 
 def build(model_settings: LlamaModel, training: Training, precision: Precision, device: torch.device) -> TrainingState:
     """A model in its precision with its optimizer, at step 0."""
-    model = Llama(model_settings, training.sequence_length, training.seed).to(device)
+    model = Llama(model_settings, training.sequence_length, training.seed, recompute=training.recompute).to(device)
     conversion = convert(model, precision, training.micro_batch_size * training.sequence_length)
     return TrainingState(model, build_optimizer(model, training), conversion)
 

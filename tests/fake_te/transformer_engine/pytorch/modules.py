@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from transformer_engine.common.recipe import DelayedScaling
+from transformer_engine.pytorch.distributed import Phase, scales_of_the_first_pass
 from transformer_engine.pytorch.quantization import FP8GlobalStateManager, ScalingState
 
 
@@ -31,7 +32,8 @@ class Base(nn.Module):
                 if parameter.dtype != x.dtype:
                     raise TypeError(f"input {x.dtype}, {name} {parameter.dtype}")
             self.activation_dtype = x.dtype
-        self.init_fp8_metadata(gemms)
+        if not (self.fp8 and Phase.second):
+            self.init_fp8_metadata(gemms)
         return x
 
     def norm(self, x):
@@ -64,7 +66,9 @@ class Linear(Base):
         init_method(self.weight)
 
     def forward(self, inp, is_first_microbatch=None, fp8_output=False, fp8_grad=False):
-        return self.product(self.prepare(inp, 1), self.weight, 0)
+        inp = self.prepare(inp, 1)
+        with scales_of_the_first_pass(self):
+            return self.product(inp, self.weight, 0)
 
 
 class LayerNormLinear(Base):

@@ -1,6 +1,7 @@
 """Which recipe is in force, and the scales that move on when the outermost autocast is left."""
 
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import ClassVar
 
 import torch
@@ -12,6 +13,7 @@ class FP8GlobalStateManager:
     depth = 0
     first = False
     states: ClassVar[list] = []
+    quantization_state = SimpleNamespace(fp8_tensors_recompute_buffer=[])
 
     @classmethod
     def is_fp8_enabled(cls):
@@ -54,7 +56,16 @@ class ScalingState:
         FP8GlobalStateManager.states.append(self)
 
     def update(self):
-        largest = self.amax_history.amax(0)
-        self.scale.copy_(torch.where(largest > 0, 448.0 / largest, self.scale))
-        self.amax_history.copy_(torch.roll(self.amax_history, 1, 0))
-        self.amax_history[0].zero_()
+        """As the fused kernel: what saw an amax of zero stays as it is."""
+        saw, largest = self.amax_history[0] != 0, self.amax_history.amax(0)
+        self.scale.copy_(torch.where(saw, 448.0 / largest, self.scale))
+        rolled = torch.roll(self.amax_history, 1, 0)
+        rolled[0] = 0.0
+        self.amax_history.copy_(torch.where(saw, rolled, self.amax_history))
+
+    def copies(self):
+        return self.scale.clone(), self.amax_history.clone()
+
+    def take(self, copies):
+        self.scale.copy_(copies[0])
+        self.amax_history.copy_(copies[1])

@@ -22,7 +22,7 @@ from fp8migrate.facts.recipes import (
     RowwiseHighPrecisionRecipe,
     RowwiseRecipe,
 )
-from fp8migrate.jobs import Job, Train
+from fp8migrate.jobs import Job, Precision, Train
 from fp8migrate.phases import PHASES
 from fp8migrate.phases.baseline import Baseline
 from fp8migrate.phases.integration import Integration
@@ -320,6 +320,41 @@ def test_a_policy_that_the_library_cannot_run_is_refused_before_anything_runs() 
     hopper = {"device": "cuda", "compute_capability": "9.0", "cuda": "13.0", "transformer_engine": "2.20.2"}
     with pytest.raises(PlanError, match=r"layers.0.mlp.down: Transformer Engine runs all three GEMMs"):
         small_on(given.model_copy(update={"candidate": asked}), hopper)
+
+
+HOPPER = {"device": "cuda", "compute_capability": "9.0", "cuda": "13.0", "transformer_engine": "2.20.2", "torchao": "0.18.0"}
+
+
+@pytest.mark.parametrize(
+    ("candidate", "training", "said"),
+    [
+        ({"recipe": RowwiseRecipe()}, {}, "modules fused: they are Transformer Engine's, and rowwise runs on torchao"),
+        ({"backend": "emulated"}, {}, "they are Transformer Engine's, and delayed runs on emulated"),
+        ({"policy": (PolicyRule(layers="layers.*.mlp.up", recipe=CurrentRecipe()),)}, {}, "mlp.down are one fused module"),
+        ({}, {"recompute": True}, "never tried together: say modules: linear"),
+    ],
+)
+def test_fused_modules_are_refused_where_they_cannot_be(candidate: dict[str, Any], training: dict[str, Any], said: str) -> None:
+    given = screens_and_branches()
+    asked = given.candidate.model_copy(update={"backend": "auto", "modules": "fused", **candidate})
+    changed = {"candidate": asked, "training": given.training.model_copy(update=training)}
+    with pytest.raises(PlanError, match=said):
+        small_on(given.model_copy(update=changed), HOPPER)
+
+
+def test_fused_modules_are_of_the_candidate_and_its_control_alone() -> None:
+    """The bad recipe goes into linear layers, of which a kept one's neighbours in its module are none."""
+    given = screens_and_branches()
+
+    def arms(**changes: Any) -> dict[str, Precision]:
+        asked = given.candidate.model_copy(update={"backend": "auto", "recipe": CurrentRecipe(), **changes})
+        return {job.role.arm: job.task.precision for job in small_on(given.model_copy(update={"candidate": asked}), HOPPER)}
+
+    fused, linear = arms(modules="fused"), arms()
+    assert {arm for arm, precision in fused.items() if precision.modules == "fused"} == {"candidate", "control"}
+    assert fused["sensitivity"] == linear["sensitivity"]
+    held = arms(modules="fused", keep_bf16=("lm_head", "layers.0.mlp.up"))["sensitivity"]
+    assert (held.backend, held.modules, held.stand_in) == ("emulated", "fused", KNOWN_BAD)
 
 
 def small_on(given: Plan, machine: dict[str, str]) -> tuple[Job, ...]:

@@ -20,7 +20,17 @@ _VARIABLE_PREFIXES = ("NVTE_", "TORCH_", "CUDA_", "CUBLAS_", "CUDNN_", "NCCL_", 
 # Set per job by the engine, and which GPU of several a job got does not change its numbers.
 _SET_PER_JOB = {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG"}
 # What training depends on: this package's code that a worker runs. Reports and statistics may change without redoing runs.
-_TRAINING_CODE = ("worker", "facts", "jobs.py", "settings.py", "plan/schema.py", "sizing/flops.py", "sizing/policy.py")
+_TRAINING_CODE = (
+    "worker",
+    "facts",
+    "jobs.py",
+    "settings.py",
+    "plan/schema.py",
+    "sizing/flops.py",
+    "sizing/fused.py",
+    "sizing/policy.py",
+    "sizing/units.py",
+)
 
 
 def probe(device_name: str, data: PythonSourceData) -> Environment:

@@ -122,7 +122,10 @@ def test_rules_change_gemms_of_layers_and_the_later_holds() -> None:
     assert policy.sites["layers.1.mlp.down"].recipes == {"forward": BlockRecipe(), "data_gradient": CURRENT}
     assert policy.kept["layers.1.mlp.up"] == "policy: last_layer; policy: layers.1.mlp.up"
     assert "forward" in policy.sites["layers.1.mlp.down"].reason
-    assert policy.sites["layers.0.mlp.up"].reason == "current(format=hybrid, use_power_2_scales=False)"
+    assert (
+        policy.sites["layers.0.mlp.up"].reason
+        == "current(format=hybrid, use_power_2_scales=False, backward_split_accumulator=True)"
+    )
 
 
 def test_keep_bf16_is_above_every_rule() -> None:

@@ -6,7 +6,6 @@ from fp8migrate.plan.schema import LlamaModel
 from fp8migrate.plan.shrink import shrink
 from fp8migrate.records.schema import Environment
 from fp8migrate.sizing.flops import gemm_sites
-from fp8migrate.sizing.fused import whole_modules
 from fp8migrate.sizing.keep import kept_layers
 from fp8migrate.sizing.policy import KINDS, resolve_policy
 
@@ -48,10 +47,11 @@ def _refuse_policy(loaded: LoadedPlan, model: LlamaModel, words: str) -> None:
     tokens = training.micro_batch_size * training.sequence_length
     kept = kept_layers(candidate, loaded.plan.model, model)
     policy = resolve_policy(
-        *(sites, candidate.recipe, candidate.keep_bf16, candidate.policy, tokens), kept=kept, odd_shapes=candidate.odd_shapes
+        *(sites, candidate.recipe, candidate.keep_bf16, candidate.policy, tokens),
+        kept=kept,
+        odd_shapes=candidate.odd_shapes,
+        modules=candidate.modules,
     )
-    if candidate.modules == "fused":
-        policy = whole_modules(policy)
     if policy.unmatched:
         key = "candidate.keep_bf16" if set(policy.unmatched) & set(candidate.keep_bf16) else "candidate.policy"
         raise PlanError(

@@ -18,7 +18,6 @@ from fp8migrate.jobs import Job, Train
 from fp8migrate.plan.schema import OddShapes, Plan
 from fp8migrate.records.schema import Record
 from fp8migrate.sizing.flops import gemm_sites
-from fp8migrate.sizing.fused import whole_modules
 from fp8migrate.sizing.keep import kept_layers
 from fp8migrate.sizing.policy import matching, resolve_policy, shape_refusal
 
@@ -357,9 +356,8 @@ def _as_planned(advised: Advice, plan: Plan) -> list[OperandForecast]:
         *(sites, candidate.recipe, candidate.keep_bf16, candidate.policy, tokens),
         kept=kept_layers(candidate, plan.model, plan.model),
         odd_shapes=candidate.odd_shapes,
+        modules=candidate.modules,
     )
-    if candidate.modules == "fused":
-        policy = whole_modules(policy)
     own = next((one.recipe for one in advised.recipes if one.candidate), "")
     # The advisor may have sampled the candidate under another name: with the history that it looks back on itself.
     names = {candidate.recipe.in_words: own}

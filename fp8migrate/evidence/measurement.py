@@ -20,6 +20,9 @@ from fp8migrate.sizing.policy import resolve_policy
 from fp8migrate.sizing.speedup import recipes_of_unit
 from fp8migrate.sizing.units import LAYOUTS, units
 
+# NVML's counter moves on some ten times a second. Turns of 0.07 s on an H200 gave one arm 190 W, and equal arms 40 % apart.
+SHORTEST_ENERGY_TURN_S = 0.5
+
 Line = Mapping[str, Any]
 # A matrix of the packed model by its name there, and one of its GEMMs.
 Product = tuple[str, Gemm]
@@ -131,7 +134,6 @@ def _arm(name: str, arm: Line, turns: Sequence[Line], about: Line, counts: tuple
     tokens = about["tokens_per_step"]
     peaks = [turn["peak_bytes"] for turn in turns if turn["peak_bytes"] is not None]
     held = [turn["held_after_forward_bytes"] for turn in turns if turn["held_after_forward_bytes"] is not None]
-    joules = [turn["joules"] for turn in turns]
     losses = [loss for turn in turns for loss in turn["losses"]]
     gemm_rate = counts[1] * tokens / middle
     ends = quantiles(totals, n=4) if len(totals) > 1 else [middle] * 3
@@ -150,12 +152,23 @@ def _arm(name: str, arm: Line, turns: Sequence[Line], about: Line, counts: tuple
         held_after_forward_bytes=max(held, default=None),
         fp8_copies_bytes=2 * arm["fp8_weights"],
         fp8_share=arm["fp8_share"],
-        joules_per_token=None if None in joules else sum(joules) / (tokens * len(totals)),
+        joules_per_token=_joules_per_token(turns, tokens),
         first_step_s=arm["first_step_s"],
         losses=tuple(loss for loss in losses if loss is not None),
         finite=None not in losses,
         precision=_precision(arm),
     )
+
+
+def _seconds(turn: Line) -> float:
+    return sum(sum(step.values()) for step in turn["steps"])
+
+
+def _joules_per_token(turns: Sequence[Line], tokens: int) -> float | None:
+    """None where a turn's energy was not counted, or lasted too short to be."""
+    if any(turn["joules"] is None or _seconds(turn) < SHORTEST_ENERGY_TURN_S for turn in turns):
+        return None
+    return float(sum(turn["joules"] for turn in turns) / (tokens * sum(len(turn["steps"]) for turn in turns)))
 
 
 def _against_baseline(
@@ -221,5 +234,9 @@ def _notes(about: Line, lines: Sequence[Line]) -> Iterable[str]:
     yield "the first step of every turn, and all of an arm's warm-up, are left out of its times"
     if about["energy_missing"]:
         yield f"no energy: {about['energy_missing']}"
+    short = dict.fromkeys(turn["arm"] for turn in of_kind(lines, "turn") if _seconds(turn) < SHORTEST_ENERGY_TURN_S)
+    if short and not about["energy_missing"]:
+        least = f"{SHORTEST_ENERGY_TURN_S:g} s"
+        yield f"no energy of {', '.join(short)}: turns below {least} are too short for NVML's counter; give more --steps"
     if any(line["kind"] == "out_of_time" for line in lines):
         yield "stopped early: the time given was over"

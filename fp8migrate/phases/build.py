@@ -9,10 +9,10 @@ from fp8migrate.facts.backends import BackendName, recipes_of, refusal
 from fp8migrate.facts.expressible import layer_refusal, plan_refusal
 from fp8migrate.facts.recipes import Recipe
 from fp8migrate.jobs import Arm, CheckpointRef, Cooldown, DataOrder, DesignName, Forward, Job, Precision, Role, Task, Train
-from fp8migrate.plan.schema import LlamaModel, Plan, Training
+from fp8migrate.plan.schema import LlamaModel, Modules, Plan, Training
 from fp8migrate.records.schema import Environment
 from fp8migrate.sizing.flops import gemm_sites
-from fp8migrate.sizing.fused import module_recipes, whole_modules
+from fp8migrate.sizing.fused import module_recipes
 from fp8migrate.sizing.keep import Kept, kept_layers
 from fp8migrate.sizing.policy import resolve_policy
 
@@ -24,6 +24,10 @@ SEED_RANGE = {"baseline": 0, "integration": 0, "screen": 10_000, "branch": 20_00
 
 # CUDA compute capability from which FP8 GEMMs exist (Ada: 8.9).
 FP8_CAPABILITY = (8, 9)
+
+
+# What emulation has: a layer in the place of each linear layer.
+_EXCHANGED: Modules = "linear"
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ class JobBuilder:
             return own
         # No library runs it: it is emulated whatever the candidate runs on.
         if self._takes_all_that(bad):
-            return here.model_copy(update={"backend": "emulated", "recipe": bad, "modules": "linear"})
+            return here.model_copy(update={"backend": "emulated", "recipe": bad, "modules": _EXCHANGED})
         return own.model_copy(update={"backend": "emulated", "stand_in": bad})
 
     def _takes_all_that(self, recipe: Recipe) -> bool:
@@ -139,11 +143,17 @@ class JobBuilder:
         candidate, tokens = self.plan.candidate, self.training.micro_batch_size * self.training.sequence_length
         sites = gemm_sites(self.model, self.training.sequence_length)
         found, wanted = (
-            resolve_policy(*(sites, each, candidate.keep_bf16, rules, tokens), kept=self.kept, odd_shapes=candidate.odd_shapes)
-            for each, rules in ((recipe, ()), (candidate.recipe, candidate.policy))
+            resolve_policy(
+                *(sites, each, candidate.keep_bf16, rules, tokens),
+                kept=self.kept,
+                odd_shapes=candidate.odd_shapes,
+                modules=modules,
+            )
+            for each, rules, modules in (
+                (recipe, (), _EXCHANGED),
+                (candidate.recipe, candidate.policy, candidate.modules),
+            )
         )
-        if candidate.modules == "fused":
-            wanted = whole_modules(wanted)
         return all(found.sites[site.name].recipes.keys() == wanted.sites[site.name].recipes.keys() for site in sites)
 
     def one_ulp(self, arm: Arm, pair: int) -> int | None:
@@ -228,9 +238,10 @@ def _inexpressible(plan: Plan, backend: BackendName) -> str | None:
     )
     if candidate.modules == "fused":
         if backend != "transformer_engine":
-            return f"candidate.modules fused: they are Transformer Engine's, and {candidate.recipe.kind} runs on {backend}"
+            why = f"they are Transformer Engine's, and {candidate.recipe.kind} runs on {backend}"
+            return f"candidate.modules fused: {why}: say candidate.modules: linear"
         if training.recompute:
-            return "candidate.modules fused and training.recompute were never tried together: say modules: linear"
+            return "candidate.modules fused and training.recompute were never tried together: say candidate.modules: linear"
         try:
             module_recipes(policy)
         except UsageError as error:

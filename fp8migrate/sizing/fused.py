@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 
 from fp8migrate.errors import UsageError
 from fp8migrate.facts.operands import Gemm
 from fp8migrate.facts.recipes import Recipe
-from fp8migrate.sizing.policy import Policy, SitePolicy
+from fp8migrate.sizing.policy import Policy
 from fp8migrate.sizing.units import MLP, PACKED
 
 # Modules of a decoder layer, and the linear layers of each.
@@ -29,16 +28,6 @@ def fused_modules(policy: Policy) -> dict[str, tuple[str, ...]]:
         for module, members in FUSED.items()
     }
     return layers | {"lm_head": ("lm_head",)}
-
-
-def whole_modules(policy: Policy) -> Policy:
-    """A module is in FP8 as a whole or not at all: one layer that stays in BF16 keeps the others of its module."""
-    sites = dict(policy.sites)
-    for members in fused_modules(policy).values():
-        if kept := [site for site in members if not policy.sites[site].recipes]:
-            why = f"one fused module with {kept[0]}, which stays in BF16"
-            sites |= {site: SitePolicy({}, why) for site in members if policy.sites[site].recipes}
-    return replace(policy, sites=sites)
 
 
 def module_recipes(policy: Policy) -> dict[str, Recipes]:

@@ -12,8 +12,9 @@ from fnmatch import fnmatchcase
 
 from fp8migrate.facts.operands import GEMMS, Gemm
 from fp8migrate.facts.recipes import Recipe
-from fp8migrate.plan.schema import OddShapes, PolicyRule
+from fp8migrate.plan.schema import Modules, OddShapes, PolicyRule
 from fp8migrate.sizing.flops import GemmSite
+from fp8migrate.sizing.units import units
 
 PRODUCTS_REASON = "a product of activations: attention runs in BF16"
 
@@ -79,10 +80,11 @@ def resolve_policy(
     *,
     kept: Iterable[tuple[str, str]] = (),
     odd_shapes: OddShapes = "keep",
+    modules: Modules = "linear",
 ) -> Policy:
     """What every site gets. tokens_per_pass: micro_batch_size × sequence_length, the leading dimension of activations.
 
-    kept: further layers in BF16, by name, and why.
+    kept: further layers in BF16, by name, and why. modules fused: one layer that stays in BF16 keeps its whole module there.
     """
     linear = [site.name for site in sites if site.is_linear]
     reasons: dict[str, str] = {}
@@ -95,15 +97,26 @@ def resolve_policy(
         reasons.setdefault(name, reason)
     matched_rules = [(rule, set(matching(linear, rule.layers))) for rule in rules]
     unmatched += [rule.layers for rule, matches in matched_rules if not matches]
-    found = {}
+    found: dict[str, SitePolicy] = {}
     for site in sites:
         if site.name in reasons or not site.is_linear:
             found[site.name] = SitePolicy({}, reasons.get(site.name, PRODUCTS_REASON))
             continue
         own = [rule for rule, matches in matched_rules if site.name in matches]
         found[site.name] = _site_policy(site, recipe, own, tokens_per_pass, odd_shapes)
+    if modules == "fused":
+        found = _whole_modules(sites, found)
     notes = tuple(dict.fromkeys(WITHOUT_GEMMS[wanted] for wanted in keep_bf16 if wanted in WITHOUT_GEMMS))
     return Policy(found, tuple(dict.fromkeys(unmatched)), notes)
+
+
+def _whole_modules(sites: Sequence[GemmSite], found: Mapping[str, SitePolicy]) -> dict[str, SitePolicy]:
+    whole = dict(found)
+    for unit in units(sites, "fused"):
+        if kept := [site for site in unit.together if not found[site].recipes]:
+            why = f"one fused module with {kept[0]}, which stays in BF16"
+            whole |= {site: SitePolicy({}, why) for site in unit.together if found[site].recipes}
+    return whole
 
 
 def _site_policy(

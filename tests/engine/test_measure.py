@@ -131,6 +131,16 @@ def lines() -> list[dict[str, Any]]:
     ]
 
 
+def test_energy_of_turns_too_short_for_the_counter_is_no_figure() -> None:
+    short = [
+        turn("candidate", 2, 0.2, 0.2) if line.get("round") == 1 and line["arm"] == "candidate" else line for line in lines()
+    ]
+    found = summarize("speed", MODEL, PLAN.training, short)
+    baseline, candidate = found.arms
+    assert (baseline.joules_per_token, candidate.joules_per_token) == (pytest.approx(20 / (4 * 4000)), None)
+    assert any(note.startswith("no energy of candidate: turns below 0.5 s") for note in found.notes)
+
+
 def test_a_whole_measurement() -> None:
     found = summarize("speed", MODEL, PLAN.training, lines())
     baseline, candidate = found.arms

@@ -331,7 +331,7 @@ HOPPER = {"device": "cuda", "compute_capability": "9.0", "cuda": "13.0", "transf
         ({"recipe": RowwiseRecipe()}, {}, "modules fused: they are Transformer Engine's, and rowwise runs on torchao"),
         ({"backend": "emulated"}, {}, "they are Transformer Engine's, and delayed runs on emulated"),
         ({"policy": (PolicyRule(layers="layers.*.mlp.up", recipe=CurrentRecipe()),)}, {}, "mlp.down are one fused module"),
-        ({}, {"recompute": True}, "never tried together: say modules: linear"),
+        ({}, {"recompute": True}, "never tried together: say candidate.modules: linear"),
     ],
 )
 def test_fused_modules_are_refused_where_they_cannot_be(candidate: dict[str, Any], training: dict[str, Any], said: str) -> None:

@@ -12,7 +12,7 @@ from fp8migrate.facts.recipes import Bf16Recipe, Recipe
 from fp8migrate.jobs import Precision
 from fp8migrate.records.schema import Conversion, LayerConversion
 from fp8migrate.sizing.flops import GemmSite, flops_shares, gemm_sites
-from fp8migrate.sizing.fused import module_recipes, whole_modules
+from fp8migrate.sizing.fused import module_recipes
 from fp8migrate.sizing.policy import Policy, resolve_policy
 from fp8migrate.worker.backends import bf16, emulated
 from fp8migrate.worker.backends.converted import ConvertedLinear, exchange
@@ -117,9 +117,8 @@ def policy_of(sites: Sequence[GemmSite], precision: Precision, tokens_per_pass: 
         *(sites, recipe, precision.keep_bf16, precision.policy, tokens_per_pass),
         kept=precision.kept,
         odd_shapes=precision.odd_shapes,
+        modules=precision.modules,
     )
-    if precision.modules == "fused":
-        policy = whole_modules(policy)
     stand_in = precision.stand_in
     if stand_in is None:
         return policy

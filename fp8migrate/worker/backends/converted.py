@@ -52,7 +52,7 @@ class Converted(nn.Module, ABC):
 
 
 class ConvertedLinear(Linear, Converted):
-    """A linear layer in the place of one."""
+    """A linear layer in the place of another, with its parameters."""
 
     @property
     def gemm_weights(self) -> tuple[nn.Parameter, ...]:

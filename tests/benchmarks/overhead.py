@@ -32,6 +32,7 @@ from fp8migrate.worker.runtime import StopSignal, choose_device, make_determinis
 from fp8migrate.worker.tasks.context import Interrupted, TaskContext
 from fp8migrate.worker.tasks.train import TrainingState, build, log_update
 from fp8migrate.worker.tensor_watch import TensorWatch
+from fp8migrate.worker.update_log import UpdateLog
 from tests.benchmarks.emulation import free, synchronize
 from tests.benchmarks.rounds import spread
 from tests.worker.runs import ENVIRONMENT
@@ -96,14 +97,16 @@ class Arm:
         self.context = task_context(self.task, corpus, device, directory)
         self.stream: TrainingStream = training_stream(corpus, order, size.sequence, size.batch)
         self.state: TrainingState = build(size.model, training, precision, device)
-        self.watch = TensorWatch(self.state.model, self.task, self.context.writer)
+        watch = TensorWatch(self.state.model, self.task, self.context.writer)
+        self.log = UpdateLog(self.context.writer, watch, device)
 
     def ours(self, steps: int) -> None:
         """As `tasks.train.run` goes through its steps."""
         for _ in range(steps):
             if self.context.stop.requested:
                 raise Interrupted(self.state.step)
-            log_update(self.context, self.task, self.state, self.stream, self.watch)
+            log_update(self.task, self.state, self.stream, self.log)
+        self.log.flush()
 
     def bare(self, first: int, steps: int) -> None:
         """Nothing here waits for the GPU."""

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -26,6 +25,8 @@ from fp8migrate.worker.optimizer import build_optimizer, learning_rate, set_lear
 from fp8migrate.worker.quantizers import end_pass
 from fp8migrate.worker.tasks.context import Interrupted, NonFinite, TaskContext
 from fp8migrate.worker.tensor_watch import TensorWatch
+from fp8migrate.worker.transfer import to_device
+from fp8migrate.worker.update_log import UpdateLog
 
 # Steps that are left out of the speed: allocation, caches, compilation.
 _WARM_UP_STEPS = 10
@@ -59,18 +60,24 @@ def run(context: TaskContext) -> None:
     stream = training_stream(context.corpus, task.data_order, training.sequence_length, training.global_batch_size)
     held_out = validation_set(context.corpus, training.sequence_length, task.data.validation_tokens)
     state = prepare(context, task, stream, held_out)
-    seconds: list[float] = []
     watch = TensorWatch(state.model, task, context.writer)
+    log = UpdateLog(context.writer, watch, context.device)
     while state.step < task.last_step:
         if context.stop.requested:
+            log.flush()
             keep(context, task, state)
             raise Interrupted(state.step)
-        seconds.append(log_update(context, task, state, stream, watch))
-        if state.step in task.validate_at:
+        log_update(task, state, stream, log)
+        validated = state.step in task.validate_at
+        kept = state.step in task.checkpoint_at or state.step % task.resume_every == 0
+        if validated or kept:
+            log.flush()  # a state that is not finite is neither
+        if validated:
             validate(context, task, state, held_out)
-        if state.step in task.checkpoint_at or state.step % task.resume_every == 0:
+        if kept:
             keep(context, task, state)
-    finish(context, task, state, stream, seconds)
+    log.flush()
+    finish(context, task, state, stream, log.seconds)
 
 
 def prepare(context: TaskContext, task: Train, stream: TrainingStream, held_out: ValidationSet) -> TrainingState:
@@ -130,7 +137,7 @@ def forward_backward(model: Llama, tokens: NDArray[np.uint8], micro_batch_size: 
     total = torch.zeros((), device=device)
     for number, part in enumerate(np.split(tokens, parts)):
         begin_microbatch(model, number, parts)
-        loss = token_losses(model, torch.from_numpy(part.astype(np.int64)).to(device)).mean() / parts
+        loss = token_losses(model, to_device(part, device)).mean() / parts
         loss.backward()
         end_pass(model)
         total += loss.detach()
@@ -138,10 +145,16 @@ def forward_backward(model: Llama, tokens: NDArray[np.uint8], micro_batch_size: 
 
 
 def update(state: TrainingState, training: Training, batch: NDArray[np.uint8], rate: float) -> tuple[float, float]:
-    """One optimizer step on a global batch. Returns its loss and the gradient norm before clipping.
+    """One optimizer step on a global batch. Waits for it; returns its loss and the gradient norm before clipping.
 
     Neither is checked here: an update from a non-finite gradient is for the caller to refuse.
     """
+    loss, norm = start_update(state, training, batch, rate)
+    return float(loss), float(norm)
+
+
+def start_update(state: TrainingState, training: Training, batch: NDArray[np.uint8], rate: float) -> tuple[Tensor, Tensor]:
+    """As `update`, without waiting for a GPU: loss and norm are scalars there."""
     loss = forward_backward(state.model, batch, training.micro_batch_size)
     norm = nn.utils.clip_grad_norm_(state.model.parameters(), training.grad_clip_norm)
     set_learning_rate(state.optimizer, rate)
@@ -149,21 +162,14 @@ def update(state: TrainingState, training: Training, batch: NDArray[np.uint8], r
     state.optimizer.zero_grad(set_to_none=True)
     state.data_sha256 = hashlib.sha256(state.data_sha256.encode() + batch.tobytes()).hexdigest()
     state.step += 1
-    return float(loss), float(norm)
+    return loss, norm
 
 
-def log_update(context: TaskContext, task: Train, state: TrainingState, stream: TrainingStream, watch: TensorWatch) -> float:
-    """Do and log one step; returns its seconds, the watch's left out. Raises NonFinite after logging what was not finite."""
-    started, watched = time.perf_counter(), watch.seconds
+def log_update(task: Train, state: TrainingState, stream: TrainingStream, log: UpdateLog) -> None:
+    """Start one step and hand it to the log. Raises NonFinite for the step before it, or where the log is flushed."""
     rate = learning_rate(task.training, state.step, task.cooldown)
-    with watch.update_to(state.step + 1):
-        loss, norm = update(state, task.training, stream.batch(state.step), rate)
-    seconds = time.perf_counter() - started - (watch.seconds - watched)
-    context.writer.log(state.step, loss=loss, grad_norm=norm, learning_rate=rate, step_seconds=seconds)
-    for what, value in (("loss", loss), ("gradient norm", norm)):
-        if not math.isfinite(value):
-            raise NonFinite(state.step, f"{what} is {value}")
-    return seconds
+    with log.update_to(state.step + 1, rate) as done:
+        done(*start_update(state, task.training, stream.batch(state.step), rate))
 
 
 def validate(context: TaskContext, task: Train, state: TrainingState, held_out: ValidationSet) -> None:
@@ -185,7 +191,7 @@ def document_losses(model: Llama, held_out: ValidationSet) -> tuple[NDArray[np.f
     size = max(1, _EVALUATION_TOKENS // t)
     sums = []
     for first in range(0, len(held_out.windows), size):
-        tokens = torch.from_numpy(held_out.windows[first : first + size].astype(np.int64)).to(device)
+        tokens = to_device(held_out.windows[first : first + size], device)
         sums.append(token_losses(model, tokens).double().sum(dim=1).cpu().numpy())
     count = len(held_out.documents)
     nll = np.bincount(held_out.document_of_window, weights=np.concatenate(sums), minlength=count)

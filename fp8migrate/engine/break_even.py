@@ -35,6 +35,7 @@ def break_even_plan(plan: Plan, arms: Sequence[MeasuredArm], measured: Measureme
             training=plan.training,
             precisions=tuple({arm.precision.recipe: arm.precision for arm in wanted}.values()),
             layout=layout,
+            arms=tuple(wanted),
             device=plan.launch.device,
             seconds=seconds,
         )
@@ -63,9 +64,9 @@ def _told(plan: Plan, arm: MeasuredArm, found: BreakEven, measured: Measurement)
             policy,
             sites,
             backend=precision.backend,
+            arm=arm.name,
             tokens_per_pass=tokens,
             bf16_step_s=steps["baseline"],
-            passes=training.global_batch_size // training.micro_batch_size,
         )
     keep = losers(
         found,

@@ -23,11 +23,12 @@ _SHAPE_HEADS = (
 _STEP_HEADS = (
     "what",
     "step in BF16, ms>",
-    "in FP8, predicted>",
-    "× BF16, predicted>",
-    "limit>",
+    "in FP8, foretold>",
+    "× BF16, foretold>",
     "measured>",
-    "prediction off by>",
+    "foretold is off by>",
+    "by single layers>",
+    "limit>",
 )
 
 
@@ -49,9 +50,12 @@ class Told:
         found, measured = self.prediction, self.measured_fp8_step_s
         if found is None:
             return f"nothing foretold without a measured baseline; {keep}"
-        words = f"foretold {found.speedup:.3f} × BF16"
+        foretold = found.foretold
+        if foretold is None:
+            return f"nothing foretold without times of shallow models (break_even.md says why); {keep}"
+        words = f"foretold {foretold.speedup:.3f} × BF16"
         if measured is not None:
-            off = percent(found.error(measured))
+            off = percent(foretold.error(measured))
             words += f", measured {found.bf16_step_s / measured:.3f} (off by {off})"
         return f"{words}; {keep}"
 
@@ -120,14 +124,16 @@ def _row(forward: PartTime, backward: PartTime) -> Sequence[str]:
 def _step(told: Told) -> Sequence[str]:
     found, measured = told.prediction, told.measured_fp8_step_s
     assert found is not None
+    foretold = found.foretold
     return (
         text(told.name),
         f"{found.bf16_step_s * 1000:.1f}",
-        f"{found.fp8_step_s * 1000:.1f}",
-        f"{found.speedup:.3f}",
-        "—" if found.limit is None else f"{found.limit:.3f}",
+        "—" if foretold is None else f"{foretold.fp8_step_s * 1000:.1f}",
+        "—" if foretold is None else f"{foretold.speedup:.3f}",
         "—" if measured is None else f"{found.bf16_step_s / measured:.3f}",
-        "—" if measured is None else f"{signed_number(100 * found.error(measured))} %",
+        "—" if measured is None or foretold is None else f"{signed_number(100 * foretold.error(measured))} %",
+        f"{found.by_single_layers:.3f}",
+        "—" if found.limit is None else f"{found.limit:.3f}",
     )
 
 
@@ -140,7 +146,9 @@ def _plan(told: Told) -> list[str]:
 def _notes(found: BreakEven, told: Sequence[Told]) -> list[str]:
     notes = [
         "Times: medians of the device alone, its cache filled with something else before each part, BF16 and FP8 by turns.",
-        "Predicted: the BF16 step less what the layers save. Limit: their products at the raw FP8 rate, nothing for casts.",
+        "Foretold: the BF16 step less what models of one and of five layers, timed at lasting work, say that all layers save.",
+        "By single layers: less what each linear layer saves by itself; what a fused module casts on the way is not in it.",
+        "Limit: the layers' products at the raw FP8 rate, nothing for casts, all else as in BF16.",
     ]
     waiting = dict.fromkeys(time.shape.in_words for time in found.times if time.waits_for_host)
     if waiting and found.device != "CPU":

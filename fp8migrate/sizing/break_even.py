@@ -6,11 +6,13 @@ from typing import Literal
 from pydantic import Field
 
 from fp8migrate.facts.operands import Gemm
-from fp8migrate.jobs import Precision
+from fp8migrate.jobs import MeasuredArm, Precision
 from fp8migrate.plan.schema import LlamaModel, Training
 from fp8migrate.settings import Settings
 from fp8migrate.sizing.units import Layout
 
+# What DepthTime calls the model in BF16.
+BF16_ARM = "bf16"
 # backward: both gradients in one pass, as training runs them. One gradient alone has its own casts, so the two add up to more.
 Part = Literal["forward", "backward", "data_gradient", "weight_gradient"]
 
@@ -38,6 +40,7 @@ class BreakEvenRequest(Settings):
     training: Training
     precisions: tuple[Precision, ...] = Field(min_length=1)
     layout: Layout = "linear"
+    arms: tuple[MeasuredArm, ...] = Field((), description="also timed: shallow models of these, beside BF16")
     device: Literal["auto", "cpu", "cuda"] = "auto"
     extra_shapes: tuple[LinearShape, ...] = Field((), description="also timed: to find the size from which on FP8 pays")
     seconds: float = Field(180, gt=0, description="no further shape is begun after so long")
@@ -86,6 +89,17 @@ class RawGemm(Settings):
         return self.fp8_fast_us if self.gemm == "forward" else self.fp8_exact_us
 
 
+class DepthTime(Settings):
+    """Forward and backward, with embedding, head and loss, of a model of `depth` decoder layers: seconds of one pass, each with
+    the policy that layer `like` has in the whole model. Median of turns of lasting work, BF16 and FP8 by turns.
+    """
+
+    arm: str
+    like: int = Field(ge=0)
+    depth: int = Field(ge=1)
+    seconds: float = Field(gt=0)
+
+
 class BreakEven(Settings):
     """All that was measured. failed: what could not be, and why."""
 
@@ -93,6 +107,7 @@ class BreakEven(Settings):
     layout: Layout
     times: tuple[PartTime, ...]
     raw: tuple[RawGemm, ...] = ()
+    depths: tuple[DepthTime, ...] = ()
     failed: tuple[str, ...] = ()
 
     def recipes(self) -> tuple[tuple[str, str], ...]:

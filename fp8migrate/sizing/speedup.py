@@ -1,7 +1,7 @@
-"""From times of single layers to the whole step: the speed-up to expect, its limit, the layers that lose, the size that pays.
+"""From times of parts to the whole step: the speed-up to expect, its limit, the layers that lose, the size that pays.
 
-The step in FP8 takes what it takes in BF16, less what each converted layer saves. That holds where the device is the
-bottleneck, and where nothing but the linear layers changes.
+The step in FP8 takes what it takes in BF16, less what shallow models say that it saves (see `shallow`). Times of single layers
+tell which of them gain.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +13,7 @@ from fp8migrate.plan.schema import PolicyRule
 from fp8migrate.sizing.break_even import BreakEven, LinearShape, Part, PartTime, RawGemm, by_shape_and_part, whole_gain_us
 from fp8migrate.sizing.flops import GemmSite
 from fp8migrate.sizing.policy import Policy
+from fp8migrate.sizing.shallow import layer_kinds, saved_seconds
 from fp8migrate.sizing.units import Unit, pattern_of, units
 
 _BACKWARD: tuple[Gemm, ...] = ("data_gradient", "weight_gradient")
@@ -34,22 +35,36 @@ class Converted:
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """The step in FP8, from the BF16 step. Seconds.
-
-    limit: the speed-up if converted layers took their products' time in FP8 and nothing for casts, all else as in BF16; None
-    where a product's rate is missing. unmeasured: converted matrices without a time, which count as no gain.
-    """
+class Foretold:
+    """The step in BF16 and what it will take in FP8. Seconds."""
 
     bf16_step_s: float
     fp8_step_s: float
-    limit: float | None
-    converted: tuple[Converted, ...]
-    unmeasured: tuple[str, ...] = ()
 
     @property
     def speedup(self) -> float:
         return self.bf16_step_s / self.fp8_step_s
+
+    def error(self, measured_fp8_step_s: float) -> float:
+        """Foretold speed-up against the measured one, as a fraction: +0.03 promised 3 % too much."""
+        return measured_fp8_step_s / self.fp8_step_s - 1
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What FP8 makes of a step. foretold: None where shallow models were not timed.
+
+    by_single_layers: the speed-up if the step saved what its linear layers do, each timed by itself. limit: the speed-up if
+    converted layers took their products' time in FP8 and nothing for casts, all else as in BF16; None where a product's rate is
+    missing. unmeasured: converted matrices without a time, which count as no gain in by_single_layers.
+    """
+
+    bf16_step_s: float
+    foretold: Foretold | None
+    by_single_layers: float
+    limit: float | None
+    converted: tuple[Converted, ...]
+    unmeasured: tuple[str, ...] = ()
 
     @property
     def gaining(self) -> tuple[str, ...]:
@@ -58,10 +73,6 @@ class Prediction:
     @property
     def losing(self) -> tuple[str, ...]:
         return tuple(each.pattern for each in self.converted if each.gain_us <= 0)
-
-    def error(self, measured_fp8_step_s: float) -> float:
-        """Predicted speed-up against the measured one, as a fraction: +0.03 promised 3 % too much."""
-        return measured_fp8_step_s / self.fp8_step_s - 1
 
 
 @dataclass(frozen=True)
@@ -89,11 +100,11 @@ def predict(
     sites: Sequence[GemmSite],
     *,
     backend: str,
+    arm: str,
     tokens_per_pass: int,
     bf16_step_s: float,
-    passes: int = 1,
 ) -> Prediction:
-    """The step of the model whose linear layers have this policy. passes: micro-batches of a step.
+    """The step, of one micro-batch, of the model whose linear layers have this policy. arm: its name in `found.depths`.
 
     Raises ValueError where the savings exceed the step: then times and step are not of one model.
     """
@@ -114,14 +125,17 @@ def predict(
             unmeasured.append(unit.name)
             continue
         converted[unit.pattern] = _added(converted.get(unit.pattern), unit, shape, known)
-    saved_s = passes * sum(each.gain_us for each in converted.values()) / 1e6
-    if saved_s >= bf16_step_s:
-        raise ValueError(f"layers save {saved_s:g} s of a step of {bf16_step_s:g} s: they are not of one model")
+    by_layers_s = sum(each.gain_us for each in converted.values()) / 1e6
+    saved_s = saved_seconds(found.depths, arm, layer_kinds(policy))
+    for saved in (by_layers_s, saved_s or 0.0):
+        if saved >= bf16_step_s:
+            raise ValueError(f"layers save {saved:g} s of a step of {bf16_step_s:g} s: they are not of one model")
     limit = saved_raw_us.total
-    left_s = None if limit is None else bf16_step_s - passes * limit / 1e6
+    left_s = None if limit is None else bf16_step_s - limit / 1e6
     return Prediction(
         bf16_step_s=bf16_step_s,
-        fp8_step_s=bf16_step_s - saved_s,
+        foretold=None if saved_s is None else Foretold(bf16_step_s, bf16_step_s - saved_s),
+        by_single_layers=bf16_step_s / (bf16_step_s - by_layers_s),
         limit=None if left_s is None or left_s <= 0 else bf16_step_s / left_s,
         converted=tuple(converted.values()),
         unmeasured=tuple(unmeasured),

@@ -20,7 +20,7 @@ PACKED: Mapping[str, tuple[str, ...]] = {
     "mlp.down": ("mlp.down",),
 }
 MLP = ("mlp.gate", "mlp.up", "mlp.down")
-_LAYER = re.compile(r"^layers\.\d+\.")
+_LAYER = re.compile(r"^layers\.(\d+)\.")
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,12 @@ class Unit:
 def pattern_of(name: str) -> str:
     """`layers.3.mlp.up` as `layers.*.mlp.up`; names outside the decoder layers as they are."""
     return _LAYER.sub("layers.*.", name)
+
+
+def layer_and_leaf(name: str) -> tuple[int | None, str]:
+    """`layers.3.mlp.up` as 3 and `mlp.up`; names outside the decoder layers as None and themselves."""
+    found = _LAYER.match(name)
+    return (int(found[1]), name[found.end() :]) if found else (None, name)
 
 
 def units(sites: Sequence[GemmSite], layout: Layout) -> tuple[Unit, ...]:

@@ -35,13 +35,16 @@ class Arm:
     quantized: Callable[[], int | None]
 
 
-def build_arm(arm: MeasuredArm, packed: PackedLlama, tokens_per_pass: int) -> Arm:
-    """Raises UsageError where the arm's library is missing or cannot express its policy."""
+def build_arm(arm: MeasuredArm, packed: PackedLlama, tokens_per_pass: int, policy: Policy | None = None) -> Arm:
+    """policy: None for that of the arm's precision.
+
+    Raises UsageError where the arm's library is missing or cannot express its policy.
+    """
     precision = arm.precision
     if precision.backend == "bf16":
         return Arm(arm.name, _compiled_loss(packed, list(packed.layers)), 0.0, 0, lambda: None)
     sites = gemm_sites(packed.settings, packed.sequence_length)
-    policy = policy_of(sites, precision, tokens_per_pass)
+    policy = policy or policy_of(sites, precision, tokens_per_pass)
     if precision.backend == "torchao":
         return _torchao_arm(arm, packed, policy, sites)
     if precision.backend == "transformer_engine":

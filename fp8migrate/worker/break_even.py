@@ -3,7 +3,6 @@
 A shape, a recipe or a library that fails is told and costs no other figure.
 """
 
-import gc
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -25,6 +24,8 @@ from fp8migrate.worker.backends import BACKENDS, Backend
 from fp8migrate.worker.backends.converted import MakeLayer
 from fp8migrate.worker.backends.padded import padded
 from fp8migrate.worker.burst import Around, Bursts, Work, nothing_around
+from fp8migrate.worker.runtime import in_words, release_memory
+from fp8migrate.worker.shallow import shallow_times
 
 # Which gradients a pass has, and what its parts are called; None: already known from the whole.
 _MODES: tuple[tuple[tuple[bool, bool], tuple[Part | None, Part]], ...] = (
@@ -74,8 +75,12 @@ def measure_break_even(request: BreakEvenRequest, device: torch.device) -> Break
             raw += _raw(use.shape, device, failed)
         for way in ways:
             times += _times(use, way, bursts, device, failed)
-            _clear(device)
-    return BreakEven(device=name, layout=request.layout, times=tuple(times), raw=tuple(raw), failed=tuple(failed))
+            release_memory(device)
+    del bursts
+    depths = tuple(shallow_times(request, device, failed)) if request.arms else ()
+    return BreakEven(
+        device=name, layout=request.layout, times=tuple(times), raw=tuple(raw), depths=depths, failed=tuple(failed)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +102,7 @@ def _ways(request: BreakEvenRequest, failed: list[str]) -> list[_Way]:
         try:
             found.append(_Way(BACKENDS[name](Precision(backend=name, recipe=recipe)), recipe, odd_shapes))
         except Exception as error:  # noqa: BLE001 - a library that is missing must not end the others
-            failed.append(f"{name}, {recipe.in_words}: {_words(error)}")
+            failed.append(f"{name}, {recipe.in_words}: {in_words(error)}")
     return found
 
 
@@ -114,7 +119,7 @@ def _times(use: ShapeUse, way: _Way, bursts: Bursts, device: torch.device, faile
         try:
             yield from _pass_times(use, way, chosen, gradients, parts, bursts, device)
         except Exception as error:  # noqa: BLE001 - one figure that fails must not end the others
-            failed.append(f"{words}, {way.backend.name} {way.recipe.in_words}, {parts[-1]}: {_words(error)}")
+            failed.append(f"{words}, {way.backend.name} {way.recipe.in_words}, {parts[-1]}: {in_words(error)}")
 
 
 def _pass_times(
@@ -203,16 +208,5 @@ def _raw(shape: LinearShape, device: torch.device, failed: list[str]) -> Iterato
                 shape=shape, gemm=gemm, bf16_us=bf16_us, fp8_fast_us=micro["fp8_fast"], fp8_exact_us=micro["fp8_exact"]
             )
         except Exception as error:  # noqa: BLE001 - as above
-            failed.append(f"{shape.in_words}, {gemm} without casts: {_words(error)}")
-    _clear(device)
-
-
-def _words(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
-
-
-def _clear(device: torch.device) -> None:
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+            failed.append(f"{shape.in_words}, {gemm} without casts: {in_words(error)}")
+    release_memory(device)

@@ -1,7 +1,7 @@
 """Parts of a training step by themselves, each way of doing it timed: optimizers, attention, the memory itself."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
@@ -84,6 +84,12 @@ def attention_levers(model: LlamaModel, sequences: int, positions: int, device: 
         except Exception as error:  # noqa: BLE001 - as above
             row["error"] = f"{type(error).__name__}: {str(error)[:300]}"
         yield row
+
+
+def repeating_pays(rows: Iterable[Row]) -> bool:
+    """Whether torch's attention is faster, by 3 % and more, with the key-value heads repeated."""
+    by_way = {row["way"]: float(str(row["seconds"])) for row in rows if "seconds" in row}
+    return by_way.get("torch, key-value heads repeated", 1e9) < 0.97 * by_way.get("torch", 1e9)
 
 
 def _there_and_back(run: "Attention", qkv: tuple[Tensor, Tensor, Tensor], dy: Tensor) -> None:

@@ -27,12 +27,12 @@ from fp8migrate.worker.arms import Arm, build_arm
 from fp8migrate.worker.clock import Clock, wait
 from fp8migrate.worker.gemm_rates import GemmShape, step_gemms
 from fp8migrate.worker.gemm_rates import measure as measure_gemm
-from fp8migrate.worker.levers import Row, attention_levers, best_way, copy_bandwidth, optimizer_levers
+from fp8migrate.worker.levers import Row, attention_levers, best_way, copy_bandwidth, optimizer_levers, repeating_pays
 from fp8migrate.worker.models.packed import PackedLayer, PackedLlama
 from fp8migrate.worker.nvml import energy_counter
 from fp8migrate.worker.optimizer import learning_rate, set_learning_rate
 from fp8migrate.worker.probe import probe
-from fp8migrate.worker.runtime import choose_device
+from fp8migrate.worker.runtime import choose_device, release_memory
 
 _BATCHES = 4
 
@@ -128,8 +128,7 @@ class Measurement:
             self.recorder.write("attention", **row)
             attention.append(row)
         torch.cuda.empty_cache()
-        by_way = {row["way"]: float(str(row["seconds"])) for row in attention if "seconds" in row}
-        if by_way.get("torch, key-value heads repeated", 1e9) < 0.97 * by_way.get("torch", 1e9):
+        if repeating_pays(attention):
             for layer in self.packed.layers:
                 assert isinstance(layer, PackedLayer)
                 layer.repeat_kv = True
@@ -238,9 +237,7 @@ class Measurement:
 
     def _clear(self) -> None:
         self.optimizer.zero_grad()
-        gc.collect()
-        if self.on_gpu:
-            torch.cuda.empty_cache()
+        release_memory(self.device)
 
 
 def main(arguments: list[str]) -> int:

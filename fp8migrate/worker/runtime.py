@@ -1,5 +1,6 @@
 """The process a worker runs in: device, threads, determinism, and being told to stop."""
 
+import gc
 import os
 import signal
 from dataclasses import dataclass
@@ -45,3 +46,16 @@ class StopSignal:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
+
+
+def release_memory(device: torch.device) -> None:
+    """What no object holds any more goes back to the device."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def in_words(error: Exception) -> str:
+    """Its kind and first line, for a list of what failed."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__

@@ -12,7 +12,7 @@ import yaml
 from fp8migrate.facts.operands import GEMMS
 from fp8migrate.facts.recipes import Bf16Recipe, CurrentRecipe, DelayedRecipe, Recipe, RowwiseHighPrecisionRecipe
 from fp8migrate.plan.schema import Candidate, LlamaModel, PolicyRule
-from fp8migrate.sizing.break_even import BreakEven, LinearShape, Part, PartTime, RawGemm
+from fp8migrate.sizing.break_even import BreakEven, DepthTime, LinearShape, Part, PartTime, RawGemm
 from fp8migrate.sizing.flops import gemm_sites
 from fp8migrate.sizing.policy import resolve_policy
 from fp8migrate.sizing.speedup import Prediction, fewest_tokens, fewest_weights, losers, predict
@@ -63,53 +63,68 @@ def measured(recipe: Recipe = CURRENT, backend: str = "emulated", layout: Layout
     return BreakEven(device="GPU", layout=layout, times=tuple(times))
 
 
-def predicted(*rules: PolicyRule, keep: tuple[str, ...] = (), found: BreakEven | None = None, passes: int = 1) -> Prediction:
+def predicted(
+    *rules: PolicyRule, keep: tuple[str, ...] = (), found: BreakEven | None = None, step_s: float = 0.002
+) -> Prediction:
     policy = resolve_policy(SITES, CURRENT, keep, rules, 128)
     return predict(
-        found or measured(), policy, SITES, backend="emulated", tokens_per_pass=128, bf16_step_s=0.002, passes=passes
+        found or measured(), policy, SITES, backend="emulated", arm="candidate", tokens_per_pass=128, bf16_step_s=step_s
     )
+
+
+def saved_us(found: Prediction) -> float:
+    """By single layers."""
+    return 2000 - 2000 / found.by_single_layers
 
 
 def test_the_step_saves_what_its_layers_save() -> None:
     """Two layers: query and output 2 × 2 × 20, key and value 2 × 2 × −5, three of the feed-forward 2 × 3 × 100; head 40."""
     found = predicted()
-    assert isclose(found.bf16_step_s - found.fp8_step_s, (80 - 20 + 600 + 40) * 1e-6)
-    assert isclose(found.speedup, 2000 / 1300)
+    assert isclose(found.by_single_layers, 2000 / (2000 - 80 + 20 - 600 - 40))
+    assert found.foretold is None
     assert found.losing == ("layers.*.attention.key", "layers.*.attention.value")
     assert len(found.gaining) == 6
     assert found.unmeasured == ()
-    assert isclose(found.error(0.00125), 1250 / 1300 - 1)
 
 
 def test_kept_layers_save_nothing() -> None:
     found = predicted(keep=("lm_head", "layers.*.attention.key", "layers.*.attention.value"))
-    assert isclose(found.fp8_step_s, 0.002 - 680e-6)
+    assert isclose(saved_us(found), 680)
     assert found.losing == ()
 
 
-def test_each_micro_batch_saves_it_again() -> None:
-    assert isclose(predicted(keep=("layers.*",), passes=3).fp8_step_s, 0.002 - 3 * 40e-6)
+@pytest.mark.parametrize(("step_s", "speedup"), [(0.010, 10 / 7.6), (0.005, 5 / 2.6)])
+def test_the_step_saves_what_shallow_models_say(step_s: float, speedup: float) -> None:
+    """Of one layer and of two: BF16 3 and 5 ms, FP8 1.4 and 2.6. Two layers are the model: 5 - 2.6 ms are saved."""
+    times = [("bf16", 1, 3e-3), ("bf16", 2, 5e-3), ("candidate", 1, 1.4e-3), ("candidate", 2, 2.6e-3), ("other", 2, 1e-3)]
+    depths = tuple(DepthTime(arm=arm, like=0, depth=depth, seconds=seconds) for arm, depth, seconds in times)
+    found = predicted(found=measured().model_copy(update={"depths": depths}), step_s=step_s)
+    assert found.foretold is not None
+    assert isclose(found.foretold.speedup, speedup)
+    assert isclose(found.foretold.error(found.foretold.fp8_step_s * 1.1), 0.1)
+    assert isclose(found.by_single_layers, step_s / (step_s - 700e-6))
 
 
 def test_a_rule_for_single_gemms_counts_those_alone() -> None:
     """down without its weight gradient: 30 forward, 31 data gradient, in each of two layers."""
     rule = PolicyRule(layers="layers.*.mlp.down", gemms=("weight_gradient",), recipe=Bf16Recipe())
     found = predicted(rule, keep=("lm_head", "layers.*.attention.*", "layers.*.mlp.gate", "layers.*.mlp.up"))
-    assert isclose(found.fp8_step_s, 0.002 - 2 * 61e-6)
+    assert isclose(saved_us(found), 2 * 61)
 
 
 def test_a_recipe_that_leaves_a_gemm_in_bf16_is_whole_as_it_is() -> None:
     recipe = RowwiseHighPrecisionRecipe()
     policy = resolve_policy(SITES, recipe, ("layers.*",), (), 128)
-    found = predict(measured(recipe), policy, SITES, backend="emulated", tokens_per_pass=128, bf16_step_s=0.002)
-    assert isclose(found.fp8_step_s, 0.002 - 40e-6)
+    times = measured(recipe)
+    found = predict(times, policy, SITES, backend="emulated", arm="candidate", tokens_per_pass=128, bf16_step_s=0.002)
+    assert isclose(saved_us(found), 40)
 
 
 def test_what_was_not_measured_is_named_and_counts_as_nothing() -> None:
     without = measured().model_copy(update={"times": tuple(t for t in measured().times if t.shape != shape(HEAD))})
     found = predicted(found=without)
     assert found.unmeasured == ("lm_head",)
-    assert isclose(found.fp8_step_s, 0.002 - 660e-6)
+    assert isclose(saved_us(found), 660)
     assert found.limit is None
 
 
@@ -123,7 +138,14 @@ def test_the_limit_is_the_products_alone() -> None:
 
 def test_times_of_another_model_are_refused() -> None:
     with pytest.raises(ValueError, match="not of one model"):
-        predicted(passes=3)
+        predicted(step_s=700e-6)
+    depths = tuple(
+        DepthTime(arm=arm, like=0, depth=depth, seconds=seconds * depth)
+        for arm, seconds in (("bf16", 2.0), ("candidate", 1.0))
+        for depth in (1, 2)
+    )
+    with pytest.raises(ValueError, match="not of one model"):
+        predicted(found=measured().model_copy(update={"depths": depths}))
 
 
 def test_losers_stay_in_bf16_and_the_plan_takes_the_text() -> None:
@@ -161,9 +183,9 @@ def test_a_fused_module_is_kept_as_a_whole_or_not_at_all() -> None:
     found = BreakEven(device="GPU", layout="fused", times=tuple(times))
     kept = losers(found, SITES, backend="emulated", recipe=CURRENT, tokens_per_pass=128)
     assert kept.patterns == ("layers.*.mlp.gate", "layers.*.mlp.up", "layers.*.mlp.down")
-    assert isclose(predicted(found=found).fp8_step_s, 0.002 - (2 * (10 + 10 + 10 - 15) + 10) * 1e-6)
+    assert isclose(saved_us(predicted(found=found)), 2 * (10 + 10 + 10 - 15) + 10)
     # One layer of the feed-forward kept keeps the module.
-    assert isclose(predicted(found=found, keep=("layers.*.mlp.down",)).fp8_step_s, 0.002 - 50e-6)
+    assert isclose(saved_us(predicted(found=found, keep=("layers.*.mlp.down",))), 50)
 
 
 def test_the_size_from_which_on_it_gains() -> None:

@@ -20,7 +20,7 @@ from fp8migrate.facts.backends import BackendName
 from fp8migrate.facts.recipes import Recipe
 from fp8migrate.plan.digest import plan_digest
 from fp8migrate.plan.load import LoadedPlan
-from fp8migrate.plan.schema import Plan
+from fp8migrate.plan.schema import Modules, Plan
 from fp8migrate.records.files import write_errors
 from fp8migrate.report.recipes import RecipeRow, recipe_row
 
@@ -28,17 +28,19 @@ from fp8migrate.report.recipes import RecipeRow, recipe_row
 MAX_NAME = 64
 _RECIPE: TypeAdapter[Recipe] = TypeAdapter(Recipe)
 _LAYERS: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...])
+_MODULES: TypeAdapter[Modules] = TypeAdapter(Modules)
 # In names of folders, which have MAX_NAME characters.
 _SHORT = {"backward_split_accumulator": "split", "amax_history_len": "history"}
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A recipe to put in the plan's place, the backend to run it on, the layers to keep in BF16; None: the plan's."""
+    """A recipe to put in the plan's place, and what else of the candidate differs; None: as in the plan."""
 
     recipe: Recipe
     backend: BackendName | None = None
     keep_bf16: tuple[str, ...] | None = None
+    modules: Modules | None = None
 
     @property
     def written(self) -> str:
@@ -46,6 +48,8 @@ class Variant:
         settings: dict[str, object] = self.recipe.model_dump(mode="json", exclude_defaults=True) | {"kind": self.recipe.kind}
         if self.keep_bf16 is not None:
             settings["keep_bf16"] = list(self.keep_bf16)
+        if self.modules is not None:
+            settings["modules"] = self.modules
         text = yaml.safe_dump(settings, default_flow_style=True, width=1000).strip()
         return f"{self.backend}:{text}" if self.backend else text
 
@@ -57,13 +61,15 @@ class Variant:
         parts += [f"{_SHORT.get(key, key)}-{str(value).lower()}" for key, value in settings.items()]
         if self.keep_bf16 is not None:
             parts.append("keep-" + ("+".join(self.keep_bf16) or "none"))
+        if self.modules is not None:
+            parts.append(self.modules)
         return re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(parts))
 
 
 def parse_variant(text: str, plan: Plan) -> Variant:
-    """`block`, `emulated:block` or `{kind: delayed, margin: 12, keep_bf16: []}`. The plan's own kind has the plan's settings.
+    """`block`, `emulated:block` or `{kind: delayed, margin: 12, keep_bf16: [], modules: fused}`.
 
-    Raises UsageError.
+    The plan's own kind has the plan's settings. Raises UsageError.
     """
     backend = next((name for name in get_args(BackendName) if text.startswith(f"{name}:")), None)
     recipe = text.removeprefix(f"{backend}:").strip()
@@ -73,7 +79,8 @@ def parse_variant(text: str, plan: Plan) -> Variant:
         given = yaml.safe_load(recipe)
         settings = dict(given) if isinstance(given, dict) else {"kind": given}
         kept = _LAYERS.validate_python(settings.pop("keep_bf16")) if "keep_bf16" in settings else None
-        return Variant(_RECIPE.validate_python(settings), backend, kept)
+        modules = _MODULES.validate_python(settings.pop("modules")) if "modules" in settings else None
+        return Variant(_RECIPE.validate_python(settings), backend, kept, modules)
     except (yaml.YAMLError, ValidationError) as error:
         problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "this is no YAML"
         raise UsageError(
@@ -101,6 +108,8 @@ def with_variant(loaded: LoadedPlan, variant: Variant, among: Sequence[Variant] 
     candidate["recipe"] = {"kind": recipe.kind, **recipe.model_dump(mode="json", exclude_defaults=True)}
     if variant.keep_bf16 is not None:
         candidate["keep_bf16"] = list(variant.keep_bf16)
+    if variant.modules:
+        candidate["modules"] = variant.modules
     if variant.backend:
         candidate["backend"] = variant.backend
     others = list(dict.fromkeys(each.recipe for each in among or (variant,)))

@@ -45,6 +45,7 @@ def loaded(tmp_path: Path) -> LoadedPlan:
             Variant(BlockRecipe(), None, ("head", "layers.*.mlp")),
             BLOCK_KEEPING,
         ),
+        ("{kind: block, modules: fused}", Variant(BlockRecipe(), modules="fused"), "block-fused"),
         ("block", Variant(BlockRecipe()), "block"),
         ("emulated:block", Variant(BlockRecipe(), "emulated"), "emulated-block"),
         ("{kind: delayed, margin: 3}", Variant(DelayedRecipe(margin=3)), "delayed-margin-3"),
@@ -59,7 +60,16 @@ def test_a_recipe_as_it_is_written(loaded: LoadedPlan, text: str, expected: Vari
 
 
 @pytest.mark.parametrize(
-    "text", ["dlayed", "{kind: delayed, magin: 3}", "{kind: block, keep_bf16: 3}", "{kind: [", "emulated:", "3"]
+    "text",
+    [
+        "dlayed",
+        "{kind: delayed, magin: 3}",
+        "{kind: block, keep_bf16: 3}",
+        "{kind: block, modules: fussed}",
+        "{kind: [",
+        "emulated:",
+        "3",
+    ],
 )
 def test_what_is_no_recipe_is_refused(loaded: LoadedPlan, text: str) -> None:
     with pytest.raises(UsageError, match="--recipe"):
@@ -84,6 +94,9 @@ def test_layers_to_keep_take_the_place_of_the_plans(loaded: LoadedPlan) -> None:
     found = with_variant(loaded, Variant(BlockRecipe(), keep_bf16=()))
     assert found.plan.candidate.keep_bf16 == ()
     assert found.options == "--recipe '{keep_bf16: [], kind: block}'"
+    fused = with_variant(loaded, Variant(BlockRecipe(), modules="fused"))
+    assert fused.plan.candidate.modules == "fused"
+    assert fused.options == "--recipe '{kind: block, modules: fused}'"
 
 
 def test_recipes_of_one_study_share_one_bf16_run(loaded: LoadedPlan) -> None:

@@ -32,6 +32,7 @@ from fp8migrate.worker.backends.converted import (  # noqa: E402
 )
 from fp8migrate.worker.models.llama import token_losses  # noqa: E402
 from fp8migrate.worker.quantizers import end_pass  # noqa: E402
+from fp8migrate.worker.tasks.kernel_check import step_kernels  # noqa: E402
 from fp8migrate.worker.tasks.train import TrainingState, build, forward_backward, update  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
@@ -45,6 +46,9 @@ CASES: dict[str, tuple[str, Recipe]] = {
     "current": ("transformer_engine", CurrentRecipe()),
     "current powers of two": ("transformer_engine", CurrentRecipe(use_power_2_scales=True)),
     "block": ("transformer_engine", BlockRecipe()),
+    "delayed, fused modules": ("transformer_engine fused", DelayedRecipe(amax_history_len=4)),
+    "current, fused modules": ("transformer_engine fused", CurrentRecipe()),
+    "block, fused modules": ("transformer_engine fused", BlockRecipe()),
     "tensorwise": ("torchao", TensorwiseRecipe()),
     "rowwise": ("torchao", RowwiseRecipe()),
     "rowwise_with_gw_hp": ("torchao", RowwiseHighPrecisionRecipe()),
@@ -52,15 +56,18 @@ CASES: dict[str, tuple[str, Recipe]] = {
 every_case = pytest.mark.parametrize(("backend", "recipe"), CASES.values(), ids=CASES.keys())
 te_case = pytest.mark.parametrize(
     ("backend", "recipe"),
-    [case for case in CASES.values() if case[0] == "transformer_engine"],
+    [case for case in CASES.values() if case[0] != "torchao"],
     ids=lambda value: str(value)[:24],
 )
 
 
 def fresh(backend: str, recipe: Recipe | None, **precision: object) -> TrainingState:
-    if backend == "transformer_engine":
+    """backend: with the modules that it trains in, where those are not linear layers."""
+    name, _, modules = backend.partition(" ")
+    if name == "transformer_engine":
         pytest.importorskip("transformer_engine", reason="Transformer Engine is not installed")
-    asked = Precision(backend=backend, recipe=recipe, keep_bf16=("lm_head",), **precision)  # type: ignore[arg-type]
+    settings = {"modules": modules or "linear", "keep_bf16": ("lm_head",)} | precision
+    asked = Precision(backend=name, recipe=recipe, **settings)  # type: ignore[arg-type]
     return build(MODEL, TRAINING, asked, torch.device("cuda"))
 
 
@@ -157,6 +164,18 @@ def test_weights_are_quantised_once_for_all_micro_batches(backend: str, recipe: 
     for (name, a), (_, b) in zip(kept.model.named_parameters(), anew.model.named_parameters(), strict=True):
         # Delayed scaling sees a kept copy's amax once a step, another one's in each micro-batch.
         assert (a - b).norm() <= (2e-2 if recipe.kind == "delayed" else 1e-3) * a.norm(), name
+
+
+@every_case
+def test_a_step_runs_as_many_fp8_gemms_as_were_asked_for(backend: str, recipe: Recipe) -> None:
+    state = fresh(backend, recipe)
+    update(state, TRAINING, batch(0), 1e-3)
+    rows = step_kernels(lambda: update(state, TRAINING, batch(1), 1e-3))
+    calls = {kind: sum(int(str(row["calls"])) for row in rows if row["kind"] == kind) for kind in ("fp8_gemm", "unknown_gemm")}
+    # Two micro-batches; query, key, value and gate, up are one matrix each in fused modules.
+    wanted = sum(layer.matrices * len(layer.low_precision_gemms) for layer in converted_layers(state.model))
+    assert wanted == 2 * (4 if "fused" in backend else 7) * len(converted_layers(state.model)[0].low_precision_gemms)
+    assert calls == {"fp8_gemm": 2 * wanted, "unknown_gemm": 0}
 
 
 def test_a_layer_with_another_recipe_has_it_and_histories_move_on_once() -> None:

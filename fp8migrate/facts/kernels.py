@@ -17,7 +17,11 @@ _FP4 = re.compile(r"e2m1|float4|fp4", re.IGNORECASE)
 _HIGH = re.compile(r"bf16|bfloat16|fp16|half|f16|tf32|s1688|sgemm|dgemm|f32f32", re.IGNORECASE)
 _GEMM = re.compile(r"gemm|nvjet|cutlass.*(?:device_kernel|Kernel)|xmma|_mm_|matmul", re.IGNORECASE)
 # Sums of partial products and repacked scales: they follow a GEMM and are none.
-_HELPER = re.compile(r"splitKreduce|swizzle|reduce_kernel|elementwise|cast_transpose|amax|transpose_kernel", re.IGNORECASE)
+# torch.compile names its element-wise kernels (poi) and sums (red, per, for) after what was fused: `…_scaled_mm__to_copy_…`.
+_HELPER = re.compile(
+    r"^triton_(?:poi|red|per|for)_|splitKreduce|swizzle|reduce_kernel|elementwise|cast_transpose|amax|transpose_kernel",
+    re.IGNORECASE,
+)
 _ATTENTION = re.compile(r"flash|sdpa|fmha|attention|softmax", re.IGNORECASE)
 _CAST = re.compile(r"cast|quantize|amax|compute_scale|float8_copy", re.IGNORECASE)
 

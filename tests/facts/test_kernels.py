@@ -25,6 +25,10 @@ NAMES: list[tuple[str, KernelKind]] = [
     ("void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<64>>", "attention"),
     ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>", "other"),
     ("triton_per_fused_native_layer_norm_0", "other"),
+    ("triton_poi_fused__scaled_mm_clamp_mul_0", "other"),
+    ("triton_red_fused__scaled_mm__to_copy_abs_amax_mul_2", "cast"),
+    ("triton_tem_fused_mm_t_0", "unknown_gemm"),
+    ("triton_tem_fused__scaled_mm_fp8_1", "fp8_gemm"),
 ]
 
 

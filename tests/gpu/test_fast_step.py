@@ -36,9 +36,12 @@ def tokens() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("way", ["compiled", "triton"])
-@pytest.mark.parametrize("max_norm", [1e-3, 1e9], ids=["clipped", "not clipped"])
-def test_every_way_of_adamw_is_torchs(way: Way, max_norm: float) -> None:
-    """From the same weights, states and gradients, at most one BF16 ulp apart, and equal nearly everywhere."""
+@pytest.mark.parametrize("scale", [2.0**-10, 1.0], ids=["clipped", "not clipped"])
+def test_every_way_of_adamw_is_torchs(way: Way, scale: float) -> None:
+    """From the same weights, states and gradients, at most one BF16 ulp apart, and equal nearly everywhere.
+
+    torch's way rounds scaled gradients to BF16, ours not: the scale is a power of two, which loses nothing.
+    """
     models = [packed() for _ in range(2)]
     optimizers = [FastAdamW(model, TRAINING, name) for model, name in zip(models, ("torch", way), strict=True)]
     for step in range(5):
@@ -46,23 +49,25 @@ def test_every_way_of_adamw_is_torchs(way: Way, max_norm: float) -> None:
             generator = torch.Generator("cuda").manual_seed(step)
             for parameter in model.parameters():
                 parameter.grad = torch.empty_like(parameter).normal_(generator=generator)
-            optimizer.clipped_step(max_norm)
-        parameters = list(zip(*(model.parameters() for model in models), strict=True))
-        for expected, found in parameters:
-            assert_one_ulp_apart(expected, found)
-            states = [optimizer.state[each] for optimizer, each in zip(optimizers, (expected, found), strict=True)]
-            for name in ("exp_avg", "exp_avg_sq"):
-                assert_one_ulp_apart(states[0][name], states[1][name])
-                states[1][name].copy_(states[0][name])
-            with torch.no_grad():
+            optimizer.scaled_step(torch.tensor(scale, device="cuda"))
+        pairs = list(zip(*(tensors_of(*each) for each in zip(models, optimizers, strict=True)), strict=True))
+        for expected, found in pairs:
+            apart = (expected.float() - found.float()).abs()
+            # Sums that cancel leave FP32's error of what they were made of.
+            assert (apart <= 2**-7 * expected.float().abs() + 1e-7).all()
+        differing = sum(int((expected != found).sum()) for expected, found in pairs)
+        values = sum(expected.numel() for expected, _ in pairs)
+        print(f"\n{way}, update {step}: {differing} of {values} values differ")
+        assert differing < 0.02 * values
+        with torch.no_grad():
+            for expected, found in pairs:
                 found.copy_(expected)
 
 
-def assert_one_ulp_apart(expected: torch.Tensor, found: torch.Tensor) -> None:
-    """An ulp of BF16 is at most 2^-7 of the value. Sums that cancel leave FP32's error of what they were made of: 1e-7."""
-    apart = (expected.float() - found.float()).abs()
-    assert (apart <= 2**-7 * expected.float().abs() + 1e-7).all()
-    assert (apart > 0).float().mean() < 0.02
+def tensors_of(model: PackedLlama, optimizer: FastAdamW) -> list[torch.Tensor]:
+    """Weights and both moments."""
+    parameters = list(model.parameters())
+    return [*parameters, *(optimizer.state[each][name] for name in ("exp_avg", "exp_avg_sq") for each in parameters)]
 
 
 def test_fused_modules_with_fp8_off_are_the_packed_model() -> None:

@@ -52,7 +52,7 @@ RANKED: tuple[Row, ...] = (
         "BASELINE_UNHEALTHY",
         "INCONCLUSIVE",
         "The BF16 baseline did not learn, so there is nothing to be as good as.",
-        "Make the BF16 run train: check learning rate, warm-up and data, then run the baseline again.",
+        "Make the BF16 run train: check learning rate, warm-up, initial weights and data, then run the baseline again.",
     ),
     Row(
         "NON_FINITE",
@@ -131,6 +131,12 @@ RANKED: tuple[Row, ...] = (
         "INCONCLUSIVE",
         "One run stands for several.",
         "Name each run once.",
+    ),
+    Row(
+        "OUT_OF_MEMORY",
+        "INCONCLUSIVE",
+        "The BF16 run does not fit into the memory that is free here.",
+        "Put what fits into the plan; or free memory, delete the run's folder, and give the same command again.",
     ),
     Row(
         "TRUNCATED",

@@ -4,7 +4,7 @@ import numpy as np
 
 from fp8migrate.checks.check import Check, Need, Results
 from fp8migrate.checks.schema import CheckResult, CheckStatus
-from fp8migrate.checks.stability import LEARNED_SHARE_OF_UNIFORM, is_non_finite, unhealthy
+from fp8migrate.checks.stability import LEARNED_SHARE_OF_UNIFORM, crash_words, is_non_finite, unhealthy
 from fp8migrate.checks.words import counted, labels, limit, percent, some
 from fp8migrate.evidence.schema import BaselineEvidence
 from fp8migrate.statistics.noninferiority import bounds
@@ -13,6 +13,9 @@ from fp8migrate.statistics.power import pairs_needed
 
 def whole(evidence: BaselineEvidence) -> Results:
     """Every BF16 run reached its last step with every step logged."""
+    if full := [run for run in evidence.runs if run.outcome and run.outcome.cause == "out_of_memory"]:
+        shown = some([f"{run.label} {crash_words(run)}" for run in full])
+        return [CheckResult("baseline_complete", "inconclusive", shown, "OUT_OF_MEMORY", evidence=labels(full))]
     faults = []
     for run in evidence.runs:
         outcome = run.outcome

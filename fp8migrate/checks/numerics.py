@@ -72,7 +72,9 @@ def inference(evidence: IntegrationEvidence) -> Results:
     assert logits is not None
     numbers = (logits.kl_nats, logits.top1_agreement, logits.loss_bf16, logits.loss_fp8)
     if not all(isfinite(number) for number in numbers):
-        return [CheckResult("inference", "fail", "NaN or Inf in the logits of the FP8 forward", "NON_FINITE")]
+        bad = tuple(row.name for row in evidence.outputs if not row.finite)
+        summary = "NaN or Inf in the logits of the FP8 forward" + (f", first in the output of {bad[0]}" if bad else "")
+        return [CheckResult("inference", "fail", summary, "NON_FINITE", evidence=bad)]
     broken = logits.kl_nats > KL_NATS.value or logits.top1_agreement < TOP1_AGREEMENT.value
     summary = (
         f"FP8 forward against BF16: KL {logits.kl_nats:.2g} nats, same top token {100 * logits.top1_agreement:.1f} %, "

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fp8migrate.engine.odd_shapes import odd_shape_lines
 from fp8migrate.errors import UsageError, UserError
 from fp8migrate.facts.gpus import GPUS, GpuInfo
 from fp8migrate.jobs import DesignName, Job, Train
@@ -195,7 +196,7 @@ def describe(plan: Plan, found: Forecast) -> list[str]:
         lines.append(f"{phase.name:<13}{phase.cost.num_jobs:>5}{flops:>12}{_hours(phase.cost.hours):>10}   {arms}")
     lines.append(f"{'together':<13}{sum(p.cost.num_jobs for p in found.phases):>5}{'':>12}{_hours(found.hours):>10}")
     lines += ["", *(f"  {assumption}" for assumption in dict.fromkeys(a for p in found.phases for a in p.cost.assumptions))]
-    lines += [f"  {note}" for note in found.notes]
+    lines += [f"  {note}" for note in (*found.notes, *odd_shape_lines(plan))]
     for design in found.designs:
         lines += ["", *_describe_design(design)]
     if not found.designs:

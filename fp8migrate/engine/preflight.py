@@ -1,13 +1,13 @@
 """What a plan says that cannot be carried out, found before anything runs."""
 
+from fp8migrate.engine.odd_shapes import kept_for_shape, policy_of
 from fp8migrate.errors import PlanError
 from fp8migrate.plan.load import LoadedPlan
-from fp8migrate.plan.schema import LlamaModel
+from fp8migrate.plan.schema import LlamaModel, Plan
 from fp8migrate.plan.shrink import shrink
 from fp8migrate.records.schema import Environment
 from fp8migrate.sizing.flops import gemm_sites
-from fp8migrate.sizing.keep import kept_layers
-from fp8migrate.sizing.policy import KINDS, resolve_policy
+from fp8migrate.sizing.policy import KINDS
 
 
 def preflight(loaded: LoadedPlan) -> None:
@@ -41,17 +41,10 @@ def refuse_more_data_than_there_is(loaded: LoadedPlan, environment: Environment)
 
 def _refuse_policy(loaded: LoadedPlan, model: LlamaModel, words: str) -> None:
     """Filters and rules that match nothing, and plans that leave nothing in FP8, on a model of these layers."""
-    training, candidate = loaded.plan.training, loaded.plan.candidate
-    sites = gemm_sites(model, training.sequence_length)
+    candidate = loaded.plan.candidate
+    sites = gemm_sites(model, loaded.plan.training.sequence_length)
     linear = [site.name for site in sites if site.is_linear]
-    tokens = training.micro_batch_size * training.sequence_length
-    kept = kept_layers(candidate, loaded.plan.model, model)
-    policy = resolve_policy(
-        *(sites, candidate.recipe, candidate.keep_bf16, candidate.policy, tokens),
-        kept=kept,
-        odd_shapes=candidate.odd_shapes,
-        modules=candidate.modules,
-    )
+    policy = policy_of(loaded.plan, model, candidate.odd_shapes)
     if policy.unmatched:
         key = "candidate.keep_bf16" if set(policy.unmatched) & set(candidate.keep_bf16) else "candidate.policy"
         raise PlanError(
@@ -66,7 +59,7 @@ def _refuse_policy(loaded: LoadedPlan, model: LlamaModel, words: str) -> None:
         raise PlanError(
             f"every layer of {words} stays in BF16 ({reasons}): nothing is left to judge",
             where=loaded.where("candidate"),
-            next_step="Keep fewer layers, or change the shapes; for an A/A test say candidate.recipe: {kind: bf16}.",
+            next_step=f"{_way_out(loaded.plan, model)}; for an A/A test say candidate.recipe: {{kind: bf16}}.",
         )
     if loaded.plan.parity.serve == "fp8" and not any("forward" in site.recipes for site in policy.sites.values()):
         raise PlanError(
@@ -74,3 +67,10 @@ def _refuse_policy(loaded: LoadedPlan, model: LlamaModel, words: str) -> None:
             where=loaded.where("parity.serve"),
             next_step="Say serve: bf16, or leave forward GEMMs to the recipe.",
         )
+
+
+def _way_out(plan: Plan, model: LlamaModel) -> str:
+    """Of plans that leave nothing in FP8: padding where shapes alone keep layers out."""
+    if plan.candidate.odd_shapes == "keep" and kept_for_shape(plan, model):
+        return "Say candidate.odd_shapes: pad, or change the shapes"
+    return "Keep fewer layers"

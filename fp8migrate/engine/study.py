@@ -10,6 +10,7 @@ from fp8migrate.checks.schema import CheckResult
 from fp8migrate.engine.bundle import check_bundle, write_bundle
 from fp8migrate.engine.forecast import forecast
 from fp8migrate.engine.observer import Observer
+from fp8migrate.engine.odd_shapes import odd_shape_lines
 from fp8migrate.engine.pipeline import PhaseOutcome, PipelineResult, run_pipeline
 from fp8migrate.engine.preflight import preflight, refuse_more_data_than_there_is
 from fp8migrate.engine.scheduler import GO_ON, Interrupted
@@ -58,6 +59,8 @@ def run_study(
         environment = _look_at_machine(loaded, trainer, observer)
         refuse_more_data_than_there_is(loaded, environment)
         trainer.demand_backend(plan, resolve_backend(plan, environment))
+        for line in odd_shape_lines(plan):
+            observer.message(line)
         if plan.budget.gpu_hours is not None and environment.device == "cuda":
             observer.message("measuring a step, to hold the plan against its budget")
             forecast(plan, environment, trainer)

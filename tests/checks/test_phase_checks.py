@@ -73,6 +73,18 @@ def test_a_baseline_cut_short(scenario: Scenario) -> None:
     assert problem(baseline(scenario)) == ("INCONCLUSIVE", "TRUNCATED")
 
 
+def test_a_baseline_out_of_memory_says_what_fits() -> None:
+    e = simulate(Scenario(cut=((("baseline", 0, None), 0, "out_of_memory"),)), "baseline")
+    found = baseline_evidence(e.plan, e.jobs, e.records)
+    first, *others = found.runs
+    assert first.outcome is not None
+    detail = "CUDA out of memory. Tried to allocate 2 GiB; micro_batch_size: 4 fits, with the same global batch"
+    told = replace(first, outcome=first.outcome.model_copy(update={"detail": detail}))
+    verdict = decide(judge_baseline(replace(found, runs=(told, *others))))
+    assert (verdict.name, verdict.code) == ("INCONCLUSIVE", "OUT_OF_MEMORY")
+    assert "out of memory at step 0 (micro_batch_size: 4 fits, with the same global batch)" in verdict.why
+
+
 def test_a_nan_in_the_floor_is_said_and_does_not_decide() -> None:
     results = baseline(Scenario(non_finite=((("floor", 1, None), 30),)))
     assert phase_state(results) == "passed"
@@ -113,6 +125,15 @@ def test_what_is_clearly_broken_fails(tables: Tables, code: str) -> None:
     results = integration(tables=tables)
     assert problem(results) == ("FAIL", code)
     assert phase_state(results) == "failed"
+
+
+def test_nan_logits_name_the_first_layer_that_is_not_finite() -> None:
+    outputs = tuple({**row, "finite": number == 0} for number, row in enumerate(SOUND_TABLES["outputs"]))
+    broken = integration(tables={**changed("logits", kl_nats=np.nan), "outputs": outputs})
+    found = next(result for result in broken if result.check == "inference")
+    names = [row["name"] for row in outputs]
+    assert found.summary.endswith(f"first in the output of {names[1]}")
+    assert found.evidence == tuple(names[1:])
 
 
 def test_a_layer_kept_in_bf16_has_infinite_sqnr() -> None:

@@ -77,6 +77,36 @@ def test_plan_for_a_gpu_that_is_not_here(fp8migrate: Command, tiny: Path) -> Non
     assert (unknown.returncode, "Known: " in unknown.stderr) == (2, True)
 
 
+def test_nan_in_the_first_step_of_bf16_says_nothing_of_fp8(fp8migrate: Command, tiny: Path) -> None:
+    tiny.write_text(tiny.read_text().replace("ffn_hidden_size: 64", "ffn_hidden_size: 64, init_std: 1e20"))
+    ended = fp8migrate("run", "tiny.yaml")
+    assert ended.returncode == 4
+    assert "baseline-p0-baseline: failed (non_finite) gradient norm is nan at step 1" in ended.stderr
+    assert "INCONCLUSIVE (BASELINE_UNHEALTHY)" in ended.stdout
+    assert "baseline-p0-baseline is not finite at step 1" in ended.stdout
+
+
+def test_nan_in_the_first_step_of_fp8_fails(fp8migrate: Command, tiny: Path) -> None:
+    """A scale below float32's least number is zero: 0 / 0. Integration finds it; forced on, the pairs name the step."""
+    text = tiny.read_text().replace("branch: {at: 0.5, pairs: 2}", "scratch: {pairs: 1}")
+    tiny.write_text(text.replace("{kind: current}", "{kind: fixed, scale: 1e-46}"))
+    for force in ((), ("--force",)):
+        ended = fp8migrate("run", *force, "tiny.yaml")
+        assert (ended.returncode, "FAIL (NON_FINITE" in ended.stdout) == (3, True)
+        assert "NaN or Inf in the logits of the FP8 forward, first in the output of layers.0.attention.query" in ended.stdout
+    assert "small_scale-scratch-p0-candidate: failed (non_finite)" in ended.stderr
+    assert "is nan at step 0" in ended.stderr
+
+
+def test_odd_shapes_are_told_before_a_run_and_by_plan(fp8migrate: Command, tiny: Path) -> None:
+    tiny.write_text(tiny.read_text().replace("ffn_hidden_size: 64", "ffn_hidden_size: 62"))
+    told = "3 of 8 linear layers of the model stay in BF16 for their shape: layers.*.mlp.gate, layers.*.mlp.up (out_features 62"
+    planned = fp8migrate("plan", "tiny.yaml", "--gpu", "H100 SXM5")
+    assert (planned.returncode, told in planned.stdout) == (0, True)
+    begun = fp8migrate("baseline", "tiny.yaml")
+    assert (begun.returncode, told in begun.stderr) == (0, True)
+
+
 def test_doctor_says_what_can_run_here(fp8migrate: Command) -> None:
     looked = fp8migrate("doctor", "--device", "cpu")
     assert looked.returncode == 0

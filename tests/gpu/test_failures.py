@@ -95,7 +95,7 @@ class Failure:
         code = ExitCode(ended.returncode) if ended.returncode in iter(ExitCode) else None
         named = f" ({code.name})" if code is not None else ""
         command = " ".join(("fp8migrate", *arguments))
-        _tell(f"```text\n$ {command}\n{ended.stdout.strip()}\n```\n\nExit code {ended.returncode}{named}.\n")
+        _tell(f"```text\n$ {command}\n{ended.stdout.rstrip()}\n```\n\nExit code {ended.returncode}{named}.\n")
         assert "Traceback" not in ended.stdout
         return Ended(ended.returncode, " ".join(ended.stdout.split()))
 
@@ -188,7 +188,7 @@ def test_two_cudnns(tmp_path: Path) -> None:
     if importlib.util.find_spec("transformer_engine") is None:
         pytest.skip("Transformer Engine is not installed")
     variables = {name: value for name, value in environment().items() if name not in CUDNN_VARIABLES}
-    found = find_cudnns(variables)
+    found = find_cudnns(variables, purelib=Path(torch.__file__).resolve().parents[1])
     torchs = next((each for each in found if each.torchs), None)
     if torchs is None or found[0].torchs or found[0].version == torchs.version:
         listed = ", ".join(f"{each.version} in {each.folder}" for each in found)
@@ -282,8 +282,11 @@ def test_nan_in_the_first_step_of_fp8(tmp_path: Path) -> None:
     how = "The plan says `candidate.recipe: {kind: fixed, scale: 1e-46}`, emulated: below float32's least number, so 0 / 0."
     failure = Failure("NaN in the first step, in FP8 alone", how, tmp_path)
     candidate = {"backend": "emulated", "recipe": {"kind": "fixed", "scale": 1e-46}}
-    ended = failure.give("run", failure.plan("nan_in_fp8", candidate=candidate))
-    assert ended.code == ExitCode.FAIL
-    assert "FAIL (NON_FINITE" in ended.text
-    assert "NaN or Inf in the logits of the FP8 forward, first in the output of layers.0." in ended.text
-    assert "Keep the layers named in BF16" in ended.text
+    plan = failure.plan("nan_in_fp8", candidate=candidate, design={"branch": None, "scratch": {"pairs": 1}})
+    for force in ((), ("--force",)):
+        ended = failure.give("run", *force, plan)
+        assert ended.code == ExitCode.FAIL
+        assert "FAIL (NON_FINITE" in ended.text
+        assert "NaN or Inf in the logits of the FP8 forward, first in the output of layers.0." in ended.text
+        assert "Keep the layers named in BF16" in ended.text
+    assert re.search(r"small_scale-scratch-p0-candidate: failed \(non_finite\) .* is nan at step [01]\b", ended.text)

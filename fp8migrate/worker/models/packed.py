@@ -7,7 +7,7 @@ h heads, g key-value heads, e head size, f inner width of the feed-forward, v vo
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -51,7 +51,10 @@ class PackedLayer(nn.Module):
         q, k, v = split_and_rotate(qkv, cos_te, sin_te, self.heads)
         mixed_btd = attend(q, k, v, self.repeat_kv).reshape(b, t, -1)
         x_btd = x_btd + self.output(mixed_btd)
-        gate_btf, up_btf = self.gate_up(F.rms_norm(x_btd, (d,), self.mlp_norm, self.epsilon)).chunk(2, dim=-1)
+        gate_up_btc = self.gate_up(F.rms_norm(x_btd, (d,), self.mlp_norm, self.epsilon))
+        if x_btd.is_cuda and type(self.down) is nn.Linear:
+            return x_btd + swiglu_down(gate_up_btc, self.down.weight)
+        gate_btf, up_btf = gate_up_btc.chunk(2, dim=-1)
         return x_btd + self.down(F.silu(gate_btf) * up_btf)  # type: ignore[no-any-return]
 
     def parts(self) -> Iterator[Part]:
@@ -67,6 +70,30 @@ class PackedLayer(nn.Module):
         yield Part("mlp.gate.weight", weight_of(self.gate_up), slice(0, f))
         yield Part("mlp.up.weight", weight_of(self.gate_up), slice(f, 2 * f))
         yield Part("mlp.down.weight", weight_of(self.down), None)
+
+
+def swiglu_down(gate_up_btc: Tensor, down_df: Tensor) -> Tensor:
+    """(silu(gate) · up) · downᵀ [b, t, d] on a GPU, with a backward pass that takes what the memory needs."""
+    found: Tensor = _SwiGluDown.apply(gate_up_btc, down_df)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _SwiGluDown(torch.autograd.Function):
+    """Keeps what a compiled layer would: gate and up, of which h is computed anew."""
+
+    @staticmethod
+    def forward(ctx: Any, gate_up_btc: Tensor, down_df: Tensor) -> Tensor:
+        ctx.save_for_backward(gate_up_btc, down_df)
+        gate_btf, up_btf = gate_up_btc.chunk(2, dim=-1)
+        return F.linear(F.silu(gate_btf) * up_btf, down_df)
+
+    @staticmethod
+    def backward(ctx: Any, dy_btd: Tensor) -> tuple[Tensor, Tensor]:
+        from fp8migrate.worker.swiglu_kernel import swiglu_backward
+
+        gate_up_btc, down_df = ctx.saved_tensors
+        d_gate_up_btc, h_btf = swiglu_backward(dy_btd @ down_df, gate_up_btc)
+        return d_gate_up_btc, dy_btd.flatten(0, -2).t() @ h_btf.flatten(0, -2)
 
 
 def split_and_rotate(

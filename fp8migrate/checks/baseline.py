@@ -98,10 +98,16 @@ def not_advised(evidence: BaselineEvidence) -> str | None:
 
 RUNS: Need[BaselineEvidence] = Need("a BF16 run", lambda e: any(run.arm == "baseline" for run in e.runs), "TRUNCATED")
 LOSS: Need[BaselineEvidence] = Need("the BF16 run's loss", lambda e: e.loss is not None, "TRUNCATED")
+# NaN in the validation before the first update leaves no loss, and is a finding all the same.
+OUTCOME: Need[BaselineEvidence] = Need(
+    "the BF16 run's loss",
+    lambda e: e.loss is not None or any(is_non_finite(run) for run in e.runs if run.arm == "baseline"),
+    "TRUNCATED",
+)
 
 CHECKS = (
     Check("baseline_complete", whole, (RUNS,)),
-    Check("baseline_learned", learned, (RUNS, LOSS)),
+    Check("baseline_learned", learned, (RUNS, OUTCOME)),
     Check("baseline_floor", floor, (RUNS,), skip=no_floor, advisory=True),
     Check("baseline_spikes", spikes, (LOSS,), advisory=True),
     Check("baseline_data", data_repeated, (RUNS,), advisory=True),

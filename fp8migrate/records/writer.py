@@ -155,6 +155,10 @@ class RunWriter:
             changes["conversion"] = conversion
         self._save(self.run.model_copy(update=changes))
 
+    def fact(self, name: str, default: float) -> float:
+        """A number among the facts that this run has on record."""
+        return float(self.run.facts.get(name, default))
+
     def finish(self, outcome: Outcome) -> None:
         """Record how this attempt ended; everything logged is on disk before. Its wall_seconds add to earlier attempts'."""
         self.sync()

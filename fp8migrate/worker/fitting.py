@@ -1,14 +1,18 @@
 """After a run was out of memory: which micro-batch would fit, found by trying one step with each."""
 
-import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 
 from fp8migrate.jobs import Train
 from fp8migrate.plan.schema import Training
-from fp8migrate.worker.tasks.train import build, update
+from fp8migrate.worker.models.llama import token_losses
+from fp8migrate.worker.runtime import release_memory
+from fp8migrate.worker.tasks.train import build, evaluation_windows, update
+from fp8migrate.worker.tensor_watch import TensorWatch
+from fp8migrate.worker.transfer import to_device
 
 
 def what_would_fit(task: Train, device: torch.device) -> str:
@@ -40,15 +44,39 @@ def _largest(training: Training, size: int, fits: Callable[[Training], bool], ab
 
 
 def _fits(task: Train, training: Training, device: torch.device) -> bool:
-    """Whether one step goes through with two micro-batches, as many as it takes for gradients to lie beside activations."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-    size = training.micro_batch_size
+    """Whether what a run does goes through: a step of two micro-batches, for gradients to lie beside activations, with the
+    advisor's look at it where the run has one, and a validation batch.
+    """
+    release_memory(device)
+    size, sequence = training.micro_batch_size, training.sequence_length
     training = training.model_copy(update={"global_batch_size": 2 * size})
-    tokens = np.random.default_rng(0).integers(0, 256, (2 * size, training.sequence_length + 1), dtype=np.uint8)
+    tokens, windows = (
+        np.random.default_rng(0).integers(0, 256, (rows, sequence + 1), dtype=np.uint8)
+        for rows in (2 * size, evaluation_windows(sequence))
+    )
     try:
-        update(build(task.model, training, task.precision, device), training, tokens, 0.0)
+        state = build(task.model, training, task.precision, device)
+        watch = TensorWatch(state.model, task, _NoTables())
+        with watch.update_to(min(task.tensor_stats.steps) if task.tensor_stats else 1):
+            update(state, training, tokens, 0.0)
+        with torch.no_grad():
+            token_losses(state.model, to_device(windows, device))
     except torch.OutOfMemoryError:
         return False
     return True
+
+
+class _NoTables:
+    """A watch's numbers are not wanted, what it takes to find them is."""
+
+    def table(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        list(rows)
+
+    def read_table(self, name: str) -> list[dict[str, Any]]:
+        return []
+
+    def update(self, **changes: Any) -> None:
+        pass
+
+    def fact(self, name: str, default: float) -> float:
+        return default

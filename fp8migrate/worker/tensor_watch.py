@@ -8,7 +8,7 @@ Tables, one file a step, so that a killed and resumed run neither loses nor doub
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from fp8migrate.facts.operands import GEMM_OPERANDS, GEMMS, Gemm, Operand, TensorName
 from fp8migrate.facts.recipes import Recipe
 from fp8migrate.jobs import Train
-from fp8migrate.records.writer import RunWriter
 from fp8migrate.worker.linear import CONTRACTION, Linear
 from fp8migrate.worker.quantize import largest
 from fp8migrate.worker.recompute import recomputing
@@ -34,12 +33,24 @@ Maxima = dict[tuple[str, TensorName], list[float]]
 Histories = dict[tuple[str, TensorName], list[tuple[int, float]]]
 
 
+class Tables(Protocol):
+    """What a watch writes to: a run's RunWriter."""
+
+    def table(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None: ...
+
+    def read_table(self, name: str) -> list[dict[str, Any]]: ...
+
+    def update(self, *, facts: Mapping[str, Any]) -> None: ...
+
+    def fact(self, name: str, default: float) -> float: ...
+
+
 class TensorWatch:
     """Watches the updates that a task's `tensor_stats` names, and the passes before them."""
 
-    def __init__(self, model: nn.Module, task: Train, writer: RunWriter) -> None:
+    def __init__(self, model: nn.Module, task: Train, writer: Tables) -> None:
         self.seconds = 0.0
-        self._seconds_before = float(writer.run.facts.get("advisor_seconds", 0.0))
+        self._seconds_before = writer.fact("advisor_seconds", 0.0)
         self._settings, self._writer = task.tensor_stats, writer
         self._layers = {name: module for name, module in model.named_modules() if isinstance(module, Linear)}
         self._passes = task.training.global_batch_size // task.training.micro_batch_size

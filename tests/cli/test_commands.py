@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from fp8migrate.records.schema import Environment
 from tests.cli.conftest import Command
 
@@ -77,13 +79,20 @@ def test_plan_for_a_gpu_that_is_not_here(fp8migrate: Command, tiny: Path) -> Non
     assert (unknown.returncode, "Known: " in unknown.stderr) == (2, True)
 
 
-def test_nan_in_the_first_step_of_bf16_says_nothing_of_fp8(fp8migrate: Command, tiny: Path) -> None:
-    tiny.write_text(tiny.read_text().replace("ffn_hidden_size: 64", "ffn_hidden_size: 64, init_std: 1e20"))
+@pytest.mark.parametrize(
+    ("init_std", "step", "found"),
+    [("1e20", 1, "gradient norm is nan"), ("1e38", 0, "validation loss under the bf16 forward is nan")],
+)
+def test_nan_in_the_first_step_of_bf16_says_nothing_of_fp8(
+    fp8migrate: Command, tiny: Path, init_std: str, step: int, found: str
+) -> None:
+    """1e38 breaks the validation before the first update: no loss is logged at all."""
+    tiny.write_text(tiny.read_text().replace("ffn_hidden_size: 64", f"ffn_hidden_size: 64, init_std: {init_std}"))
     ended = fp8migrate("run", "tiny.yaml")
     assert ended.returncode == 4
-    assert "baseline-p0-baseline: failed (non_finite) gradient norm is nan at step 1" in ended.stderr
+    assert f"baseline-p0-baseline: failed (non_finite) {found} at step {step}" in ended.stderr
     assert "INCONCLUSIVE (BASELINE_UNHEALTHY)" in ended.stdout
-    assert "baseline-p0-baseline is not finite at step 1" in ended.stdout
+    assert f"baseline-p0-baseline is not finite at step {step}" in ended.stdout
 
 
 def test_nan_in_the_first_step_of_fp8_fails(fp8migrate: Command, tiny: Path) -> None:

@@ -268,9 +268,9 @@ def test_no_shape_that_fp8_gemms_take(tmp_path: Path) -> None:
 
 
 def test_nan_in_the_first_step_of_bf16(tmp_path: Path) -> None:
-    how = "The plan says `model.init_std: 1e20`: BF16 itself breaks, so nothing is said of FP8."
+    how = "The plan says `model.init_std: 1e38`, near float32's greatest number: BF16 itself breaks, so nothing is said of FP8."
     failure = Failure("NaN in the first step, in BF16", how, tmp_path)
-    ended = failure.give("run", failure.plan("nan_in_bf16", model={"init_std": 1e20}))
+    ended = failure.give("run", failure.plan("nan_in_bf16", model={"init_std": 1e38}))
     assert ended.code == ExitCode.INCONCLUSIVE
     assert re.search(r"baseline-p0-baseline: failed \(non_finite\) .* is (nan|inf) at step [01]\b", ended.text)
     assert "INCONCLUSIVE (BASELINE_UNHEALTHY" in ended.text

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from fp8migrate.jobs import DataOrder, Precision, Train
+from fp8migrate.facts.recipes import CurrentRecipe
+from fp8migrate.jobs import DataOrder, Precision, TensorStats, Train
 from fp8migrate.plan.schema import LlamaModel, PythonSourceData, Training
-from fp8migrate.worker import fitting
+from fp8migrate.worker import fitting, tensor_watch
+from fp8migrate.worker.quantize import largest
 
 TASK = Train(
     model=LlamaModel(num_layers=1, hidden_size=16, num_heads=2, num_kv_heads=1, ffn_hidden_size=16),
@@ -45,6 +47,32 @@ def test_the_largest_part_of_the_micro_batch_that_fits(
     assert found.startswith(said)
     assert ("recompute" in found) == (with_recompute > most)
     assert sizes == tried
+
+
+@pytest.mark.parametrize("where", ["see", "validation"])
+def test_what_a_run_does_beside_its_steps_has_to_fit_too(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """The advisor's look at a step, and a validation batch, take memory of their own."""
+    stats = TensorStats(recipes=(CurrentRecipe(),), steps=(3,), max_tokens=8)
+    task, limited_to = TASK.model_copy(update={"tensor_stats": stats}), 6
+
+    def full(x: torch.Tensor) -> torch.Tensor:
+        if x.ndim == 3 and x.shape[0] > limited_to:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return largest(x)
+
+    def no_room(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+        assert tokens.shape == (8192 // 8, 9)
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    if where == "see":
+        monkeypatch.setattr(tensor_watch, "largest", full)
+        assert fitting.what_would_fit(task, torch.device("cpu")).startswith("micro_batch_size: 6 fits, with the same")
+        assert fitting.what_would_fit(TASK, torch.device("cpu")).startswith("micro_batch_size: 6 fits, with the same")
+        limited_to = 3
+        assert fitting.what_would_fit(task, torch.device("cpu")).startswith("micro_batch_size: 3 fits, with the same")
+    else:
+        monkeypatch.setattr(fitting, "token_losses", no_room)
+        assert fitting.what_would_fit(task, torch.device("cpu")).startswith("not even micro_batch_size: 1 fits")
 
 
 def test_recompute_is_no_way_where_it_is_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,12 +183,17 @@ def validate(context: TaskContext, task: Train, state: TrainingState, held_out: 
             raise NonFinite(state.step, f"validation loss under the {forward} forward is {mean}")
 
 
+def evaluation_windows(sequence_length: int) -> int:
+    """Of one evaluation batch."""
+    return max(1, _EVALUATION_TOKENS // sequence_length)
+
+
 @torch.no_grad()
 def document_losses(model: Llama, held_out: ValidationSet) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Per held-out document: sum of next-token losses in nats (float64), and its tokens."""
     device = next(model.parameters()).device
     t = held_out.windows.shape[1] - 1
-    size = max(1, _EVALUATION_TOKENS // t)
+    size = evaluation_windows(t)
     sums = []
     for first in range(0, len(held_out.windows), size):
         tokens = to_device(held_out.windows[first : first + size], device)

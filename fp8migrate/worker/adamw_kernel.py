@@ -1,12 +1,20 @@
-"""AdamW for BF16 weights and states as one Triton kernel: each byte is read and written once. Imported only on a GPU.
+"""AdamW for BF16 weights and states as one Triton kernel, and the norm before it: each byte is read and written once.
+
+Imported only on a GPU.
 
 Arithmetic in FP32 in the order of torch's fused AdamW, one rounding at the end. The scale that clips gradients is applied on
 the way, so that gradients are read once more only, for their norm.
 """
 
+from collections.abc import Sequence
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+# Of the norm: values that a program reads at once, how often, and its warps.
+_AT_ONCE, _TIMES, _WARPS = 4096, 8, 8
 
 
 # The seed changes with every step: kernels must not be compiled for its values.
@@ -82,3 +90,26 @@ def update(
         BLOCK=block,
         num_warps=warps,
     )
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _squares(x, sums, n, AT_ONCE: tl.constexpr, TIMES: tl.constexpr):  # type: ignore[no-untyped-def]
+    start = tl.program_id(0).to(tl.int64) * AT_ONCE * TIMES
+    total = tl.zeros((AT_ONCE,), dtype=tl.float32)
+    for number in range(TIMES):
+        lanes = start + number * AT_ONCE + tl.arange(0, AT_ONCE)
+        value = tl.load(x + lanes, mask=lanes < n, other=0.0).to(tl.float32)
+        total += value * value
+    tl.store(sums + tl.program_id(0), tl.sum(total))
+
+
+def norm(tensors: Sequence[Tensor]) -> Tensor:
+    """Euclidean norm of contiguous tensors together, a float32 scalar on their device, summed in FP32 in a fixed order.
+
+    torch's foreach norm read BF16 gradients at 53 % of an H200's memory speed.
+    """
+    counts = [triton.cdiv(each.numel(), _AT_ONCE * _TIMES) for each in tensors]
+    sums = torch.empty(sum(counts), dtype=torch.float32, device=tensors[0].device)
+    for each, own in zip(tensors, torch.split(sums, counts), strict=True):
+        _squares[(own.numel(),)](each, own, each.numel(), AT_ONCE=_AT_ONCE, TIMES=_TIMES, num_warps=_WARPS)
+    return sums.sum().sqrt()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fp8migrate.plan.schema import LlamaModel
-from fp8migrate.worker.adamw import FastAdamW, KernelShape, Way, gradient_norm
+from fp8migrate.worker.adamw import FastAdamW, KernelShape, Way
 from fp8migrate.worker.gemm_rates import seconds
 from fp8migrate.worker.models.packed import attend
 
@@ -39,7 +39,7 @@ def optimizer_levers(optimizer: FastAdamW, max_norm: float) -> Iterator[Row]:
     for group in optimizer.param_groups:
         group["lr"] = 0.0
     moved = sum(parameter.numel() * parameter.element_size() * 7 for parameter in parameters)
-    yield {"way": "norm alone", "norm_s": seconds(lambda: gradient_norm(parameters)), "bytes": moved // 7}
+    yield from _norms(optimizer, moved // 7)
     for way, shape in _WAYS:
         row: Row = {"way": way, "block": shape.block, "warps": shape.warps, "bytes": moved}
         optimizer.way, optimizer.shape = way, shape
@@ -57,6 +57,18 @@ def optimizer_levers(optimizer: FastAdamW, max_norm: float) -> Iterator[Row]:
         group["lr"] = rate
     optimizer.zero_grad()
     optimizer.restart()
+
+
+def _norms(optimizer: FastAdamW, moved: int) -> Iterator[Row]:
+    ways: tuple[Way, ...] = ("torch", "triton")
+    for way in ways:
+        optimizer.way = way
+        row: Row = {"way": f"norm alone, {way}", "bytes": moved}
+        try:
+            row["norm_s"] = seconds(optimizer.norm)
+        except Exception as error:  # noqa: BLE001 - a way that fails must not end the others
+            row["error"] = f"{type(error).__name__}: {str(error)[:300]}"
+        yield row
 
 
 def best_way(rows: list[Row]) -> tuple[Way, KernelShape]:

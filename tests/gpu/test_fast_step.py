@@ -12,6 +12,7 @@ from fp8migrate.facts.recipes import CurrentRecipe  # noqa: E402
 from fp8migrate.jobs import MeasuredArm, Precision  # noqa: E402
 from fp8migrate.plan.schema import LlamaModel, Training  # noqa: E402
 from fp8migrate.worker.adamw import FastAdamW, Way  # noqa: E402
+from fp8migrate.worker.adamw_kernel import norm  # noqa: E402
 from fp8migrate.worker.arms import build_arm  # noqa: E402
 from fp8migrate.worker.kernels import KernelWatch  # noqa: E402
 from fp8migrate.worker.models.packed import PackedLlama  # noqa: E402
@@ -62,6 +63,17 @@ def test_every_way_of_adamw_is_torchs(way: Way, scale: float) -> None:
         with torch.no_grad():
             for expected, found in pairs:
                 found.copy_(expected)
+
+
+@pytest.mark.parametrize("sizes", [(1,), (7, 4096, 32768), (100_003, 3_000_000)])
+def test_the_kernels_norm_is_that_of_double_precision(sizes: tuple[int, ...]) -> None:
+    generator = torch.Generator("cuda").manual_seed(1)
+    tensors = [torch.empty(size, device="cuda", dtype=torch.bfloat16).normal_(generator=generator) for size in sizes]
+    expected = torch.linalg.vector_norm(torch.cat(tensors).double())
+    found = norm(tensors)
+    assert abs(float(found) / float(expected) - 1) < 1e-6
+    assert torch.equal(found, norm(tensors))
+    assert not torch.isfinite(norm([*tensors, torch.full((3,), torch.inf, device="cuda", dtype=torch.bfloat16)]))
 
 
 def tensors_of(model: PackedLlama, optimizer: FastAdamW) -> list[torch.Tensor]:

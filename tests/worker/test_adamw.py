@@ -172,9 +172,10 @@ def test_a_way_without_its_library_is_listed_with_the_error(monkeypatch: pytest.
     optimizer = FastAdamW(found, TRAINING, "torch")
     rows = list(optimizer_levers(optimizer, 1.0))
     values = sum(parameter.numel() for parameter in found.parameters())
-    assert rows[0] == {"way": "norm alone", "norm_s": 0.25, "bytes": 2 * values}
+    assert rows[0] == {"way": "norm alone, torch", "norm_s": 0.25, "bytes": 2 * values}
+    assert (rows[1]["way"], "triton" in str(rows[1]["error"])) == ("norm alone, triton", True)
     by_way: dict[object, list[dict[str, Any]]] = {}
-    for row in rows[1:]:
+    for row in rows[2:]:
         by_way.setdefault(row["way"], []).append(row)
         assert row["bytes"] == 14 * values  # weight, mean and square read and written, the gradient read: 7 of 2 bytes
     assert all("triton" in str(row["error"]) for row in by_way["triton"] + by_way["stochastic"])
@@ -189,7 +190,7 @@ def test_a_way_without_its_library_is_listed_with_the_error(monkeypatch: pytest.
 
 def test_the_best_way_is_the_fastest_that_rounds_to_nearest() -> None:
     rows: list[dict[str, object]] = [
-        {"way": "norm alone", "norm_s": 0.001},
+        {"way": "norm alone, torch", "norm_s": 0.001},
         {"way": "torch", "block": 2048, "warps": 8, "step_s": 0.08},
         {"way": "triton", "block": 1024, "warps": 4, "step_s": 0.03},
         {"way": "triton", "block": 4096, "warps": 8, "step_s": 0.04},

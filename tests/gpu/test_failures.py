@@ -95,9 +95,16 @@ class Failure:
         code = ExitCode(ended.returncode) if ended.returncode in iter(ExitCode) else None
         named = f" ({code.name})" if code is not None else ""
         command = " ".join(("fp8migrate", *arguments))
-        _tell(f"```text\n$ {command}\n{ended.stdout.rstrip()}\n```\n\nExit code {ended.returncode}{named}.\n")
+        _tell(f"```text\n$ {command}\n{self._anywhere(ended.stdout.rstrip())}\n```\n\nExit code {ended.returncode}{named}.\n")
         assert "Traceback" not in ended.stdout
         return Ended(ended.returncode, " ".join(ended.stdout.split()))
+
+    def _anywhere(self, said: str) -> str:
+        """The same without folders that only this machine has."""
+        packages = str(Path(torch.__file__).parents[1])
+        for folder, name in ((str(self._folder), "work"), (packages, "site-packages"), (sys.executable, "python3")):
+            said = said.replace(folder, name)
+        return said
 
 
 def _tell(markdown: str) -> None:

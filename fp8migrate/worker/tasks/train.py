@@ -18,11 +18,17 @@ from fp8migrate.records.schema import Conversion
 from fp8migrate.records.writer import RunWriter, checkpoint_path, last_checkpoint
 from fp8migrate.worker import checkpoint
 from fp8migrate.worker.backends import convert
-from fp8migrate.worker.backends.converted import begin_microbatch, forward_mode, layers_without_fp8, tensors_quantized
+from fp8migrate.worker.backends.converted import (
+    Converted,
+    begin_microbatch,
+    forward_mode,
+    layers_without_fp8,
+    tensors_quantized,
+)
 from fp8migrate.worker.data.sampling import TrainingStream, ValidationSet, training_stream, validation_set
 from fp8migrate.worker.models.llama import Llama, token_losses
 from fp8migrate.worker.optimizer import build_optimizer, learning_rate, set_learning_rate
-from fp8migrate.worker.quantizers import end_pass
+from fp8migrate.worker.quantizers import Quantizer, end_pass
 from fp8migrate.worker.tasks.context import Interrupted, NonFinite, TaskContext
 from fp8migrate.worker.tensor_watch import TensorWatch
 from fp8migrate.worker.transfer import to_device
@@ -44,6 +50,7 @@ class TrainingState:
     step: int = 0
     data_sha256: str = ""
     quantized_before: int = 0
+    in_each_pass: nn.Module | None = None
     without_fp8_before: tuple[str, ...] = ()
 
     @property
@@ -111,7 +118,7 @@ def build(model_settings: LlamaModel, training: Training, precision: Precision, 
     """A model in its precision with its optimizer, at step 0."""
     model = Llama(model_settings, training.sequence_length, training.seed, recompute=training.recompute).to(device)
     conversion = convert(model, precision, training.micro_batch_size * training.sequence_length)
-    return TrainingState(model, build_optimizer(model, training), conversion)
+    return TrainingState(model, build_optimizer(model, training), conversion, in_each_pass=told_of_passes(model))
 
 
 def describe(state: TrainingState, writer: RunWriter) -> None:
@@ -130,18 +137,29 @@ def warm_scales(state: TrainingState, training: Training, stream: TrainingStream
         increment_version(list(state.model.parameters()))
 
 
-def forward_backward(model: Llama, tokens: NDArray[np.uint8], micro_batch_size: int) -> Tensor:
-    """Gradients of the mean loss of a global batch [b, t + 1], accumulated over micro-batches. Returns that loss, FP32."""
+def forward_backward(
+    model: Llama, tokens: NDArray[np.uint8], micro_batch_size: int, in_each_pass: nn.Module | None = None
+) -> Tensor:
+    """Gradients of the mean loss of a global batch [b, t + 1], accumulated over micro-batches. Returns that loss, FP32.
+
+    in_each_pass: `told_of_passes` of the model, which a caller of many steps keeps.
+    """
+    told = told_of_passes(model) if in_each_pass is None else in_each_pass
     device = next(model.parameters()).device
     parts = tokens.shape[0] // micro_batch_size
     total = torch.zeros((), device=device)
     for number, part in enumerate(np.split(tokens, parts)):
-        begin_microbatch(model, number, parts)
+        begin_microbatch(told, number, parts)
         loss = token_losses(model, to_device(part, device)).mean() / parts
         loss.backward()
-        end_pass(model)
+        end_pass(told)
         total += loss.detach()
     return total
+
+
+def told_of_passes(model: nn.Module) -> nn.Module:
+    """The modules that are told of each pass. To look for them among all took 0.6 ms a pass, at 8 layers."""
+    return nn.ModuleList(module for module in model.modules() if isinstance(module, Converted | Quantizer))
 
 
 def update(state: TrainingState, training: Training, batch: NDArray[np.uint8], rate: float) -> tuple[float, float]:
@@ -155,7 +173,7 @@ def update(state: TrainingState, training: Training, batch: NDArray[np.uint8], r
 
 def start_update(state: TrainingState, training: Training, batch: NDArray[np.uint8], rate: float) -> tuple[Tensor, Tensor]:
     """As `update`, without waiting for a GPU: loss and norm are scalars there."""
-    loss = forward_backward(state.model, batch, training.micro_batch_size)
+    loss = forward_backward(state.model, batch, training.micro_batch_size, state.in_each_pass)
     norm = nn.utils.clip_grad_norm_(state.model.parameters(), training.grad_clip_norm)
     set_learning_rate(state.optimizer, rate)
     state.optimizer.step()

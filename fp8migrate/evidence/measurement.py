@@ -28,6 +28,20 @@ Line = Mapping[str, Any]
 Product = tuple[str, Gemm]
 
 
+class Memory(Settings):
+    """What a step's memory goes to, bytes. kept: between steps beside weights and states, FP8 copies and workspaces.
+
+    forward: activations, and FP8 copies that live as long. gradients: what is there more after the backward pass than before
+    the step.
+    """
+
+    weights: int
+    states: int
+    kept: int
+    forward: int
+    gradients: int
+
+
 class ArmSpeed(Settings):
     """One arm's steps, all its turns together. Times in seconds, memory in bytes."""
 
@@ -42,9 +56,7 @@ class ArmSpeed(Settings):
     tflops_gemm: float
     peak_share: float | None = Field(description="of the measured BF16 product of 8192³, by the GEMMs that run")
     peak_bytes: int | None
-    held_after_forward_bytes: int | None = Field(
-        description="weights, states, activations, FP8 copies: before the backward pass"
-    )
+    memory: Memory | None
     fp8_copies_bytes: int = Field(
         description="two FP8 copies, one transposed, of every converted weight: computed, not measured"
     )
@@ -100,7 +112,8 @@ def summarize(name: str, model: LlamaModel, training: Training, lines: Sequence[
         turns.setdefault(turn["arm"], []).append(turn)
     counts = (6 * about["parameters"], flops_per_token(model, training.sequence_length))
     peak = next((each["bf16"] for each in gemms if each["name"] == "square"), None)
-    arms = [_arm(name, prepared[name], turns[name], about, counts, peak) for name in prepared if name in turns]
+    states = next((each["bytes"] for each in of_kind(lines, "states")), None)
+    arms = [_arm(name, prepared[name], turns[name], about, counts, peak, states) for name in prepared if name in turns]
     arms = _against_baseline(arms, prepared, gemms, lambda arm: converted_products(arm, model, training))
     failures = {each["arm"]: each["error"] for kind in ("arm_failed", "turn_failed") for each in of_kind(lines, kind)}
     failures |= {f"timing {each['lever']} alone": each["error"] for each in of_kind(lines, "lever_failed")}
@@ -127,13 +140,20 @@ def summarize(name: str, model: LlamaModel, training: Training, lines: Sequence[
     )
 
 
-def _arm(name: str, arm: Line, turns: Sequence[Line], about: Line, counts: tuple[int, int], square_s: float | None) -> ArmSpeed:
+def _arm(
+    name: str,
+    arm: Line,
+    turns: Sequence[Line],
+    about: Line,
+    counts: tuple[int, int],
+    square_s: float | None,
+    state_bytes: int | None,
+) -> ArmSpeed:
     steps = [step for turn in turns for step in turn["steps"]]
     totals = [sum(step.values()) for step in steps]
     middle = median(totals)
     tokens = about["tokens_per_step"]
     peaks = [turn["peak_bytes"] for turn in turns if turn["peak_bytes"] is not None]
-    held = [turn["held_after_forward_bytes"] for turn in turns if turn["held_after_forward_bytes"] is not None]
     losses = [loss for turn in turns for loss in turn["losses"]]
     gemm_rate = counts[1] * tokens / middle
     ends = quantiles(totals, n=4) if len(totals) > 1 else [middle] * 3
@@ -149,7 +169,7 @@ def _arm(name: str, arm: Line, turns: Sequence[Line], about: Line, counts: tuple
         tflops_gemm=gemm_rate / 1e12,
         peak_share=None if square_s is None else gemm_rate / (2 * 8192**3 / square_s),
         peak_bytes=max(peaks, default=None),
-        held_after_forward_bytes=max(held, default=None),
+        memory=_memory(turns[-1]["held_bytes"], about["weight_bytes"], state_bytes),
         fp8_copies_bytes=2 * arm["fp8_weights"],
         fp8_share=arm["fp8_share"],
         joules_per_token=_joules_per_token(turns, tokens),
@@ -158,6 +178,15 @@ def _arm(name: str, arm: Line, turns: Sequence[Line], about: Line, counts: tuple
         finite=None not in losses,
         precision=_precision(arm),
     )
+
+
+def _memory(held: Mapping[str, int | None], weights: int, states: int | None) -> Memory | None:
+    """None where there is no GPU, or the measurement was cut short."""
+    before, forward, backward = (held.get(when) for when in ("before", "after_forward", "after_backward"))
+    if before is None or forward is None or backward is None or states is None:
+        return None
+    kept = before - weights - states
+    return Memory(weights=weights, states=states, kept=kept, forward=forward - before, gradients=backward - before)
 
 
 def _seconds(turn: Line) -> float:

@@ -29,18 +29,17 @@ def render(found: Measurement) -> str:
     lines += ["", "## Parts of the step, ms", ""]
     parts = list(found.arms[0].parts_s) if found.arms else []
     lines += table(
-        ("arm", *(f"{part}>" for part in parts), "first step, s>", "held after forward, GiB>"),
+        ("arm", *(f"{part}>" for part in parts), "first step, s>"),
         [
             (
                 text(arm.name),
                 *(_ms(arm.parts_s[part]) for part in parts),
                 f"{arm.first_step_s:.1f}",
-                "" if arm.held_after_forward_bytes is None else f"{arm.held_after_forward_bytes / _GIB:.1f}",
             )
             for arm in found.arms
         ],
     )
-    lines += _optimizers(found) + _attention(found) + _gemms(found)
+    lines += _memory(found) + _optimizers(found) + _attention(found) + _gemms(found)
     lines += ["", "## Notes", ""] + [f"- {text(note)}" for note in (*found.notes, *_counts(found))]
     return "\n".join(lines) + "\n"
 
@@ -82,6 +81,31 @@ def _row(arm: ArmSpeed) -> Sequence[str]:
         "" if arm.peak_bytes is None else f"{arm.peak_bytes / _GIB:.1f}",
         "" if arm.joules_per_token is None else f"{arm.joules_per_token * 1000:.1f}",
     )
+
+
+def _memory(found: Measurement) -> list[str]:
+    rows = [
+        (
+            text(arm.name),
+            *(_gib(part) for part in (used.weights, used.states, used.kept, used.forward, used.gradients)),
+            "" if arm.peak_bytes is None else _gib(arm.peak_bytes),
+            _gib(arm.fp8_copies_bytes),
+        )
+        for arm in found.arms
+        if (used := arm.memory)
+    ]
+    if not rows:
+        return []
+    parts = ("weights>", "AdamW's states>", "kept between steps>", "of a forward pass>", "gradients>")
+    said = (
+        "Kept between steps: FP8 copies and workspaces. Of a forward pass: activations, and FP8 copies that live as long. "
+        "FP8 copies: two of each converted weight, one transposed; computed, not measured."
+    )
+    return ["", "## Memory, GiB", "", *table(("arm", *parts, "peak>", "FP8 copies>"), rows), "", said]
+
+
+def _gib(size: int) -> str:
+    return f"{size / _GIB:.1f}"
 
 
 def _optimizers(found: Measurement) -> list[str]:

@@ -78,6 +78,9 @@ class Measurement:
         self.recorder.write("optimizer", way=self.optimizer.way, **vars(self.optimizer.shape))
         for arm in self.task.arms:
             self._prepare(arm)
+        self.recorder.write(
+            "states", bytes=sum(_bytes(each) for state in self.optimizer.state.values() for each in state.values())
+        )
         gc.collect()
         gc.freeze()  # what lives already is not looked through again and again
         for number in range(self.task.rounds):
@@ -104,7 +107,7 @@ class Measurement:
             cudnn=torch.backends.cudnn.version() if self.on_gpu else None,  # type: ignore[no-untyped-call]
             energy_missing=self.energy.missing,
             parameters=sum(parameter.numel() for parameter in parameters),
-            weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+            weight_bytes=sum(map(_bytes, parameters)),
             tokens_per_step=self.batches[0][:, 1:].numel(),
         )
 
@@ -207,24 +210,27 @@ class Measurement:
             losses=losses,
             joules=None if before is None or after is None else after - before,
             peak_bytes=torch.cuda.max_memory_allocated(self.device) if self.on_gpu else None,
-            held_after_forward_bytes=held,
+            held_bytes=held,
             quantized_tensors=arm.quantized(),
             clock_mhz=self.energy.clock_mhz(),
         )
 
-    def _steps(self, arm: Arm, count: int) -> tuple[list[dict[str, float]], list[float], int | None]:
-        """Steps in a row, never waiting in between: each one's parts in seconds, losses, bytes held after a forward pass."""
+    def _steps(self, arm: Arm, count: int) -> tuple[list[dict[str, float]], list[float], dict[str, int | None]]:
+        """Steps in a row, never waiting in between: each one's parts in seconds, losses, bytes held in the last one."""
         clock = Clock(self.device)
-        losses, held = [], None
+        losses: list[Tensor] = []
+        held: dict[str, int | None] = {}
         clock.mark()
         for _ in range(count):
             training = self.task.training
             set_learning_rate(self.optimizer, learning_rate(training, self.step_number % training.num_steps))
+            held["before"] = self._allocated()
             loss = arm.loss(self.batches[self.step_number % _BATCHES])
             clock.mark()
-            held = torch.cuda.memory_allocated(self.device) if self.on_gpu else None
+            held["after_forward"] = self._allocated()
             loss.backward()  # type: ignore[no-untyped-call]
             clock.mark()
+            held["after_backward"] = self._allocated()
             self.optimizer.clipped_step(training.grad_clip_norm)
             self.optimizer.zero_grad()
             clock.mark()
@@ -235,9 +241,16 @@ class Measurement:
         parts = [dict(zip(names, seconds[3 * step : 3 * step + 3], strict=True)) for step in range(count)]
         return parts, [float(loss) for loss in losses], held
 
+    def _allocated(self) -> int | None:
+        return torch.cuda.memory_allocated(self.device) if self.on_gpu else None
+
     def _clear(self) -> None:
         self.optimizer.zero_grad()
         release_memory(self.device)
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def main(arguments: list[str]) -> int:

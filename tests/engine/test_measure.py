@@ -8,7 +8,7 @@ import pytest
 
 from fp8migrate.engine.measure import arm_of, default_arms, measure_plan
 from fp8migrate.errors import UsageError
-from fp8migrate.evidence.measurement import converted_products, saved_by_gemms, summarize
+from fp8migrate.evidence.measurement import Memory, converted_products, saved_by_gemms, summarize
 from fp8migrate.facts.operands import GEMMS
 from fp8migrate.facts.recipes import CurrentRecipe, DelayedRecipe, RowwiseRecipe, TensorwiseRecipe
 from fp8migrate.jobs import Precision
@@ -90,7 +90,12 @@ def step(total: float) -> dict[str, float]:
 
 def turn(arm: str, number: int, *totals: float, losses: tuple[float | None, ...] = (5.0,)) -> dict[str, Any]:
     steps = [step(total) for total in totals]
-    about = {"peak_bytes": 2**30, "held_after_forward_bytes": 2**29, "joules": 10.0, "losses": list(losses)}
+    about = {
+        "peak_bytes": 2**30,
+        "held_bytes": {"before": 7000, "after_forward": 9500, "after_backward": 9100},
+        "joules": 10.0,
+        "losses": list(losses),
+    }
     return {"kind": "turn", "at": 1.0, "arm": arm, "round": number, "steps": steps, **about}
 
 
@@ -121,6 +126,7 @@ def lines() -> list[dict[str, Any]]:
             for each in GEMMS
         ),
         {"kind": "optimizer", "at": 0.4, "way": "torch", "block": 2048, "warps": 8},
+        {"kind": "states", "at": 0.4, "bytes": 4000},
         arm("baseline", Precision(), 0.0),
         arm("candidate", candidate, 0.9),
         turn("baseline", 0, 0.5, 0.6),
@@ -139,6 +145,17 @@ def test_energy_of_turns_too_short_for_the_counter_is_no_figure() -> None:
     baseline, candidate = found.arms
     assert (baseline.joules_per_token, candidate.joules_per_token) == (pytest.approx(20 / (4 * 4000)), None)
     assert any(note.startswith("no energy of candidate: turns below 0.5 s") for note in found.notes)
+
+
+def test_memory_by_part() -> None:
+    """7000 bytes before a step, 2000 of them weights, 4000 states."""
+    found = summarize("speed", MODEL, PLAN.training, lines())
+    expected = Memory(weights=2000, states=4000, kept=1000, forward=2500, gradients=2100)
+    assert [arm.memory for arm in found.arms] == [expected, expected]
+    without = [line for line in lines() if line["kind"] != "states"]
+    assert summarize("speed", MODEL, PLAN.training, without).arms[0].memory is None
+    assert "## Memory, GiB" in render(found)
+    assert "## Memory, GiB" not in render(summarize("speed", MODEL, PLAN.training, without))
 
 
 def test_a_whole_measurement() -> None:

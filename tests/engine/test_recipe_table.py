@@ -65,7 +65,7 @@ def lines(
         settings = {"settings": arm.model_dump(mode="json"), "first_step_s": 3.0, "fp8_weights": 0, "fp8_share": 0.5}
         found.append({"kind": "arm", "at": 1, "arm": arm.name, **settings})
         step = {"forward": seconds / 4, "backward": seconds / 2, "optimizer": seconds / 4}
-        turn = {"peak_bytes": peak, "held_after_forward_bytes": peak, "joules": joules, "losses": list(losses)}
+        turn = {"peak_bytes": peak, "held_bytes": {}, "joules": joules, "losses": list(losses)}
         found.append({"kind": "turn", "at": 2, "arm": arm.name, "round": 0, "steps": [step, step], **turn})
     return [*found, {"kind": "end", "at": 9}]
 

@@ -59,14 +59,12 @@ def verdict(found: Measurement) -> str:
 
 def _machine(found: Measurement) -> str:
     said = found.environment
-    words = [str(said.get("device_name")), f"torch {said.get('torch')}", f"cuDNN {said.get('cudnn')}"]
-    words += [
-        f"{name} {said[key]}"
-        for key, name in (("transformer_engine", "Transformer Engine"), ("torchao", "torchao"))
-        if said.get(key)
-    ]
-    words += [f"driver {said['driver']}"] if said.get("driver") else []
-    return f"{', '.join(words)}. {found.parameters / 1e9:.2f}B parameters, {found.tokens_per_step} tokens a step."
+    names = {"torch": "torch", "cudnn": "cuDNN", "transformer_engine": "Transformer Engine", "torchao": "torchao"}
+    names["driver"] = "driver"
+    words = [str(said.get("device_name")), *(f"{name} {said[key]}" for key, name in names.items() if said.get(key))]
+    size = found.parameters
+    parameters = f"{size / 1e9:.2f}B" if size >= 1e8 else f"{size / 1e6:.2f}M"
+    return f"{', '.join(words)}. {parameters} parameters, {found.tokens_per_step} tokens a step."
 
 
 def _row(arm: ArmSpeed) -> Sequence[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from fp8migrate import __version__
-from fp8migrate.errors import ExitCode, UserError
+from fp8migrate.errors import ExitCode, UsageError, UserError
 
 if TYPE_CHECKING:
     from fp8migrate.engine.study import Study
@@ -230,6 +231,8 @@ def measure(
 ) -> None:
     """Measure whole training steps of the plan's model: BF16, the candidate, and levers; speed, memory, energy."""
     with _guarded():
+        if not 0 < seconds < math.inf:
+            raise UsageError(f"{seconds:g} is no time to measure in", where="--seconds", next_step="Give seconds above 0.")
         from fp8migrate.plan.load import load_plan
 
         loaded = load_plan(file)
@@ -254,7 +257,9 @@ def measure(
 
             for each in break_even_plan(loaded.plan, arms, found, reports / loaded.plan.name, seconds):
                 typer.echo(clean(f"{each.name}: {each.in_words}"))
-        raise typer.Exit(ExitCode.PASS if found.arms and found.complete else ExitCode.INFRASTRUCTURE)
+        asked = {each.name for each in arms if each.precision.recipe is not None}
+        measured = found.arms and (not asked or asked & {each.name for each in found.arms})
+        raise typer.Exit(ExitCode.PASS if measured and found.complete else ExitCode.INFRASTRUCTURE)
 
 
 @app.command()
@@ -459,7 +464,7 @@ def _run_recipes(file: Path, reports: Path, named: list[str], *, force: bool) ->
         from fp8migrate.plan.load import load_plan
 
         loaded = load_plan(file)
-        variants = [parse_variant(text, loaded.plan) for text in named]
+        variants = list(dict.fromkeys(parse_variant(text, loaded.plan) for text in named))
         for each in variants:
             preflight(with_variant(loaded, each))
         observer = _observer()

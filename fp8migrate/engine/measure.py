@@ -9,9 +9,10 @@ import orjson
 
 from fp8migrate.errors import InfrastructureError, UsageError
 from fp8migrate.evidence.measurement import Measurement, summarize
-from fp8migrate.facts.backends import BackendName, find_support, recipes_of, refusal
+from fp8migrate.facts.backends import BackendName, find_support, recipes_of, refusal, version_of
 from fp8migrate.facts.recipes import BlockRecipe, CurrentRecipe, DelayedRecipe, Recipe, RowwiseRecipe, TensorwiseRecipe
 from fp8migrate.jobs import Measure, MeasuredArm, Precision
+from fp8migrate.phases.build import FP8_CAPABILITY
 from fp8migrate.plan.load import LoadedPlan
 from fp8migrate.plan.schema import Candidate, Plan
 from fp8migrate.records.files import replace_file, write_errors
@@ -19,6 +20,7 @@ from fp8migrate.records.log_tail import last_words
 from fp8migrate.sizing.flops import gemm_sites
 from fp8migrate.sizing.keep import kept_layers
 from fp8migrate.sizing.policy import resolve_policy
+from fp8migrate.trainers.builtin import probe
 
 MEASUREMENT = "measurement.json"
 _RECIPES: dict[str, Recipe] = {
@@ -51,7 +53,7 @@ def measure_plan(
 ) -> Measurement:
     """Run the measurement and write measurement.json and measurement.md, also of one that ended early.
 
-    Raises UsageError (recompute, no torch), InfrastructureError (nothing was measured).
+    Raises UsageError (recompute, no torch, no FP8 here), InfrastructureError (nothing was measured).
     """
     plan = loaded.plan
     if plan.training.recompute:
@@ -60,6 +62,7 @@ def measure_plan(
             where=f"{loaded.where('training.recompute')}: training.recompute",
             next_step="Say training.recompute: false to measure; where that is out of memory, with a smaller micro_batch_size.",
         )
+    _demand_fp8_here(plan, arms)
     task = Measure(
         model=plan.model,
         training=plan.training,
@@ -118,7 +121,7 @@ def arm_of(plan: Plan, name: str) -> MeasuredArm:
         return MeasuredArm(name=name, precision=Precision())
     if first.startswith("torchao=") and not levers:
         recipe = _recipe(first.removeprefix("torchao="), name)
-        return MeasuredArm(name=name, precision=Precision(backend="torchao", recipe=recipe, keep_bf16=candidate.keep_bf16))
+        return MeasuredArm(name=name, precision=_precision(plan, "torchao", recipe))
     if first not in ("control", "candidate"):
         raise _refuse(name)
     backend: BackendName = "torchao" if _is_torchaos(candidate) else "transformer_engine"
@@ -128,15 +131,9 @@ def arm_of(plan: Plan, name: str) -> MeasuredArm:
             where="--arm",
             next_step="Measure candidate alone, or a plan with delayed, current or block.",
         )
-    precision = Precision(
-        backend=backend,
-        recipe=candidate.recipe if first == "candidate" else None,
-        keep_bf16=candidate.keep_bf16,
-        kept=kept_layers(candidate, plan.model, plan.model),
-        policy=candidate.policy,
-        odd_shapes=candidate.odd_shapes,
-    )
-    arm = MeasuredArm(name=name, precision=precision)
+    if len(set(levers)) < len(levers):
+        raise _refuse(name)
+    arm = MeasuredArm(name=name, precision=_precision(plan, backend, candidate.recipe if first == "candidate" else None))
     for lever in levers:
         arm = _with_lever(arm, lever)
     if "fp8_head" in levers:
@@ -168,6 +165,33 @@ def why_unmeasured(plan: Plan) -> str:
 def measured_precision(plan: Plan) -> Precision | None:
     """What the candidate's speed is measured in; None: it is not measured."""
     return None if why_unmeasured(plan) else arm_of(plan, "candidate").precision
+
+
+def _precision(plan: Plan, backend: BackendName, recipe: Recipe | None) -> Precision:
+    candidate = plan.candidate
+    return Precision(
+        backend=backend,
+        recipe=recipe,
+        keep_bf16=candidate.keep_bf16,
+        kept=kept_layers(candidate, plan.model, plan.model),
+        policy=candidate.policy,
+        odd_shapes=candidate.odd_shapes,
+    )
+
+
+def _demand_fp8_here(plan: Plan, arms: Sequence[MeasuredArm]) -> None:
+    """Before anything is written: a report of a machine with a GPU must not give way to one of a machine without."""
+    named = [arm.name for arm in arms if arm.precision.backend != "bf16"]
+    if not named:
+        return
+    found = probe(plan.launch.device, plan.data, plan.launch.threads_per_job)
+    capability = version_of(found.compute_capability)
+    if capability is None or capability < FP8_CAPABILITY:
+        raise UsageError(
+            f"measure times FP8 on the GPU that runs it, and {found.device_name} has none: {', '.join(named)}",
+            where="--arm",
+            next_step="Measure on a GPU of compute capability 8.9 (Ada) or newer; --arm baseline alone times BF16 here.",
+        )
 
 
 def _demand_fp8_head(plan: Plan, arm: MeasuredArm) -> None:

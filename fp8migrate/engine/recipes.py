@@ -20,6 +20,7 @@ from fp8migrate.facts.backends import BackendName
 from fp8migrate.facts.recipes import Recipe
 from fp8migrate.plan.digest import plan_digest
 from fp8migrate.plan.load import LoadedPlan
+from fp8migrate.plan.problems import nearest
 from fp8migrate.plan.schema import Modules, Plan
 from fp8migrate.records.files import write_errors
 from fp8migrate.report.recipes import RecipeRow, recipe_row
@@ -27,6 +28,7 @@ from fp8migrate.report.recipes import RecipeRow, recipe_row
 # Of a plan (plan/schema.py).
 MAX_NAME = 64
 _RECIPE: TypeAdapter[Recipe] = TypeAdapter(Recipe)
+_KINDS = tuple(str(each.model_fields["kind"].default) for each in get_args(get_args(Recipe)[0]))
 _LAYERS: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...])
 _MODULES: TypeAdapter[Modules] = TypeAdapter(Modules)
 # In names of folders, which have MAX_NAME characters.
@@ -82,13 +84,28 @@ def parse_variant(text: str, plan: Plan) -> Variant:
         modules = _MODULES.validate_python(settings.pop("modules")) if "modules" in settings else None
         return Variant(_RECIPE.validate_python(settings), backend, kept, modules)
     except (yaml.YAMLError, ValidationError) as error:
-        problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "this is no YAML"
         raise UsageError(
-            f"{text!r}: {problem}",
+            f"{text!r}: {_problem(error)}",
             where="--recipe",
-            next_step="Name a kind (delayed, current, block, tensorwise, rowwise), or say '{kind: delayed, margin: 2}'; "
-            "emulated:block runs it on another backend than the plan's.",
+            next_step="Name a kind, or say '{kind: delayed, margin: 2}'; emulated:block runs block on another backend.",
         ) from error
+
+
+def _problem(error: yaml.YAMLError | ValidationError) -> str:
+    if isinstance(error, yaml.YAMLError):
+        return "this is no YAML"
+    details = error.errors()[0]
+    kinds = ", ".join(_KINDS)
+    if details["type"] == "union_tag_not_found":
+        return f"no kind of recipe; expected one of {kinds}"
+    if details["type"] == "union_tag_invalid":
+        kind = str(details["ctx"]["tag"])
+        return f"{kind} is no kind of recipe; expected one of {kinds}{nearest(kind, _KINDS)}"
+    key = ".".join(str(part) for part in details["loc"] if part not in _KINDS)
+    if details["type"] == "extra_forbidden":
+        return f"unknown key {key}; besides the recipe's own settings keep_bf16 and modules may stand here"
+    said = details["msg"].removeprefix("Value error, ")
+    return f"{key}: {said}" if key else said
 
 
 def with_variant(loaded: LoadedPlan, variant: Variant, among: Sequence[Variant] = ()) -> LoadedPlan:
@@ -119,7 +136,8 @@ def with_variant(loaded: LoadedPlan, variant: Variant, among: Sequence[Variant] 
     try:
         plan = Plan.model_validate(yaml.safe_load(text), strict=False)
     except ValidationError as error:
-        raise UsageError(f"{variant.name}: {error.errors()[0]['msg']}", where=str(loaded.path)) from error
+        said = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{variant.name}: {said}", where=str(loaded.path)) from error
     options = " ".join(f"--recipe {shlex.quote(each.written)}" for each in among or (variant,))
     return replace(loaded, plan=plan, text=text, sha256=plan_digest(plan), options=options)
 

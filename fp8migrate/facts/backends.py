@@ -89,6 +89,14 @@ def recipes_of(backend: BackendName) -> tuple[str, ...]:
     return tuple(each.recipe for each in SUPPORT if each.backend == backend)
 
 
+def version_of(dotted: str | None) -> Version | None:
+    """ "12.9" as (12, 9)."""
+    if dotted is None:
+        return None
+    major, _, minor = dotted.partition(".")
+    return int(major), int(minor.partition(".")[0] or 0)
+
+
 def refusal(backend: BackendName, recipe_kind: str, capability: Version | None, cuda: Version | None = None) -> str | None:
     """Why a recipe cannot run on a backend here and what to do instead, in one sentence; None: it can.
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fp8migrate.errors import PlanError, UsageError
-from fp8migrate.facts.backends import BackendName, recipes_of, refusal
+from fp8migrate.facts.backends import BackendName, recipes_of, refusal, version_of
 from fp8migrate.facts.expressible import layer_refusal, plan_refusal
 from fp8migrate.facts.recipes import Recipe
 from fp8migrate.jobs import Arm, CheckpointRef, Cooldown, DataOrder, DesignName, Forward, Job, Precision, Role, Task, Train
@@ -203,14 +203,14 @@ def resolve_backend(plan: Plan, environment: Environment) -> BackendName:
     where the GPU has FP8: that must be asked for.
     """
     wanted = plan.candidate.backend
-    capability = _version(environment.compute_capability)
+    capability = version_of(environment.compute_capability)
     if wanted == "emulated" or (wanted == "auto" and (capability is None or capability < FP8_CAPABILITY)):
         if what := _inexpressible(plan, "emulated"):
             raise PlanError(f"candidate.backend {wanted}: {what}", where=plan.name)
         return "emulated"
     backend = _library_of(plan) if wanted == "auto" else wanted
     for recipe in plan.candidate.recipes:
-        if what := refusal(backend, recipe.kind, capability, _version(environment.cuda)):
+        if what := refusal(backend, recipe.kind, capability, version_of(environment.cuda)):
             raise PlanError(f"candidate.backend {wanted}: {what}", where=plan.name)
     if what := plan_refusal(backend, plan.candidate.recipes, capability) or _inexpressible(plan, backend):
         raise PlanError(f"candidate.backend {wanted}: {what}", where=plan.name)
@@ -262,11 +262,3 @@ def _library_of(plan: Plan) -> Literal["transformer_engine", "torchao"]:
         where=plan.name,
         next_step="Say candidate.backend: emulated to judge the recipe in emulation; the report will say so.",
     )
-
-
-def _version(dotted: str | None) -> tuple[int, int] | None:
-    """ "12.9" as (12, 9)."""
-    if dotted is None:
-        return None
-    major, _, minor = dotted.partition(".")
-    return int(major), int(minor.partition(".")[0] or 0)

@@ -10,10 +10,10 @@ from fp8migrate.engine.measure import arm_of, default_arms, measure_plan
 from fp8migrate.errors import UsageError
 from fp8migrate.evidence.measurement import Memory, converted_products, saved_by_gemms, summarize
 from fp8migrate.facts.operands import GEMMS
-from fp8migrate.facts.recipes import CurrentRecipe, DelayedRecipe, RowwiseRecipe, TensorwiseRecipe
+from fp8migrate.facts.recipes import Bf16Recipe, CurrentRecipe, DelayedRecipe, RowwiseRecipe, TensorwiseRecipe
 from fp8migrate.jobs import Precision
 from fp8migrate.plan.load import load_plan
-from fp8migrate.plan.schema import LlamaModel, Plan
+from fp8migrate.plan.schema import LlamaModel, Plan, PolicyRule
 from fp8migrate.plan.template import starting_plan
 from fp8migrate.report.measurement import render, verdict
 
@@ -82,6 +82,19 @@ def test_a_recipe_of_torchaos_is_measured_on_torchao() -> None:
 def test_a_head_that_stays_in_bf16_all_the_same_is_no_lever(keep: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="lm_head stays in BF16 all the same"):
         arm_of(changed(**keep), "candidate+fp8_head")
+
+
+def test_torchaos_arm_differs_in_recipe_and_backend_alone() -> None:
+    rule = PolicyRule(layers="layers.*.mlp.down", recipe=Bf16Recipe())
+    plan = changed(policy=(rule,), keep_smaller_than=10**9, odd_shapes="pad")
+    ours, theirs = (arm_of(plan, name).precision for name in ("candidate", "torchao=tensorwise"))
+    assert theirs == ours.model_copy(update={"backend": "torchao", "recipe": TensorwiseRecipe()})
+    assert len(theirs.kept) > 0
+
+
+def test_a_lever_named_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="unknown arm"):
+        arm_of(PLAN, "candidate+fp8_head+fp8_head")
 
 
 def step(total: float) -> dict[str, float]:

@@ -24,6 +24,7 @@ from fp8migrate.facts.recipes import BlockRecipe, RowwiseRecipe
 from fp8migrate.jobs import Measure, MeasuredArm
 from fp8migrate.plan.load import LoadedPlan, load_plan
 from fp8migrate.report.recipes import RecipeRow, RecipesTable, RowGap, recipe_row
+from tests.engine.stage import ENVIRONMENT
 from tests.report import samples
 
 PLAN = """
@@ -296,6 +297,8 @@ def run_measure(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, 
         return 0
 
     monkeypatch.setattr(measure, "_run", worker)
+    gpu = ENVIRONMENT.model_copy(update={"device": "cuda", "compute_capability": "9.0"})
+    monkeypatch.setattr(measure, "probe", lambda *_: gpu)
     done = CliRunner().invoke(app, ["measure", "study.yaml", "--no-break-even", *arguments])
     return done.exit_code, done.output
 
@@ -311,6 +314,36 @@ def test_the_command_measures_recipes_and_writes_their_table_again(loaded: Loade
     assert (found.model, found.sequence_length, found.micro_batch_size) == (loaded.plan.model, 32, 4)
     cells, _ = speed_of(Path("reports/study"))
     assert cells == {"rowwise": ["1.25", "1.00 (8.0 GiB)", "0.75"], "block": ["2.00", "1.25 (10.0 GiB)", "0.60"]}
+
+
+def test_where_no_gpu_has_fp8_nothing_is_measured_and_no_report_lost(
+    loaded: LoadedPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = Path("reports/study/measurement.md")
+    report.parent.mkdir(parents=True)
+    report.write_text("of an H200")
+    for capability in (None, "8.0"):
+        own = ENVIRONMENT.model_copy(update={"compute_capability": capability, "device_name": "a laptop"})
+        monkeypatch.setattr(measure, "probe", lambda *_, own=own: own)
+        done = CliRunner().invoke(app, ["measure", "study.yaml", "--recipe", "block"])
+        assert (done.exit_code, "and a laptop has none: block" in done.output) == (2, True), done.output
+    assert report.read_text() == "of an H200"
+
+
+@pytest.mark.parametrize("seconds", ["0", "-5", "nan", "inf"])
+def test_no_time_to_measure_in_is_refused(loaded: LoadedPlan, seconds: str) -> None:
+    done = CliRunner().invoke(app, ["measure", "study.yaml", "--seconds", seconds])
+    assert (done.exit_code, "--seconds" in done.output, "Traceback" in done.output) == (2, True, False), done.output
+
+
+def test_an_fp8_arm_that_failed_is_no_success(loaded: LoadedPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = lines
+
+    def without_block(arms: tuple[MeasuredArm, ...]) -> list[dict[str, Any]]:
+        return [line for line in everything(arms) if line.get("arm") != "block"]
+
+    monkeypatch.setattr("tests.engine.test_recipe_table.lines", without_block)
+    assert run_measure(monkeypatch, "--recipe", "block")[0] == 5
 
 
 def test_the_command_refuses_emulated_recipes_before_anything_runs(loaded: LoadedPlan, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,20 @@ def test_a_recipe_as_it_is_written(loaded: LoadedPlan, text: str, expected: Vari
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("emulated:dlayed", "dlayed is no kind of recipe; expected one of delayed, current, .*; did you mean delayed"),
+        ("''", "no kind of recipe; expected one of delayed"),
+        ("{kind: current, policy: []}", "unknown key policy; besides the recipe's own settings keep_bf16 and modules"),
+        ("{kind: current, margn: 2}", "unknown key margn;"),
+    ],
+)
+def test_what_is_wrong_with_a_recipe_is_said_in_the_plans_words(loaded: LoadedPlan, text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse_variant(text, loaded.plan)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "dlayed",

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from fp8migrate.checks import judge_integration
+from fp8migrate.errors import PlanError
 from fp8migrate.evidence.baseline import baseline_evidence
 from fp8migrate.evidence.integration import integration_evidence
 from fp8migrate.jobs import ForwardCheck, Job, OneStep, Role
@@ -38,10 +39,22 @@ def _advised_words(plan: Plan, jobs: Sequence[Job]) -> str:
     return f"; {count} of its layers kept in BF16 as advised" if count else "; nothing is advised to stay in BF16"
 
 
+def _demand_layers_left(plan: Plan, builder: JobBuilder) -> None:
+    """Raises PlanError where the advice leaves nothing in FP8. Without advice a plan is refused before anything runs."""
+    advised = advised_names(builder.kept)
+    if advised and not any(site.recipes for site in builder.policy.sites.values()):
+        raise PlanError(
+            f"the advisor keeps {len(advised)} layers in BF16, and none is left in FP8: nothing is left to judge",
+            where=f"{plan.name}: candidate.keep_advised",
+            next_step="Choose another candidate.recipe (`fp8migrate baseline` forecasts each), or say keep_advised: false.",
+        )
+
+
 def integration_jobs(plan: Plan, findings: Findings) -> tuple[Job, ...]:
     """A forward check and a one-step check of the candidate, from the baseline's final checkpoint."""
     advised = advised_layers(plan, findings)
     builder = JobBuilder(plan, findings.environment, "integration", plan.model, plan.training, advised)
+    _demand_layers_left(plan, builder)
     start = final_checkpoint(plan, findings)
     return tuple(
         builder.job(

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from fp8migrate.errors import PlanError
 from fp8migrate.evidence.pairs import describe_recipe
 from fp8migrate.facts.recipes import DelayedRecipe
 from fp8migrate.jobs import Job
@@ -14,6 +15,7 @@ from fp8migrate.phases.integration import Integration
 from fp8migrate.phases.schema import Done, Findings, Jobs
 from fp8migrate.phases.small_scale import SmallScale
 from fp8migrate.plan.schema import Plan
+from fp8migrate.sizing.flops import gemm_sites
 from tests.engine.stage import ENVIRONMENT
 from tests.evidence.test_advice import Levels, table
 from tests.simulation import Scenario, make_records
@@ -95,6 +97,18 @@ def test_where_nothing_is_advised_the_run_is_an_ordinary_one_and_says_so() -> No
     assert isinstance(ordinary, Jobs)
     assert [job.digest for job in asked.jobs] == [job.digest for job in ordinary.jobs]
     assert describe_recipe(given).endswith("; advised: nothing to keep in BF16")
+
+
+def test_advice_that_leaves_nothing_in_fp8_ends_the_plan_and_says_why() -> None:
+    sampled = {f"layers.{number}.{leaf}" for number in (0, 1) for leaf in ("attention.query", "mlp.down")}
+    given = plan(keep_advised=True)
+    others = [site.name for site in gemm_sites(given.model, 32) if site.is_linear and site.name not in sampled]
+    given = plan(keep_advised=True, keep_bf16=tuple(others))
+    everything: Levels = {("delayed", "gradient", layer): 3.14 for layer in sampled}
+    with pytest.raises(PlanError, match="the advisor keeps 4 layers in BF16, and none is left in FP8: nothing is left"):
+        Integration().next(given, after_baseline(given, everything))
+    del everything["delayed", "gradient", DOWN]
+    assert isinstance(Integration().next(given, after_baseline(given, everything)), Jobs)
 
 
 def test_unasked_advice_changes_nothing() -> None:

@@ -26,7 +26,8 @@ def examine(device: str) -> Machine:
         try:
             return at()
         except UsageError as error:
-            failed[name] = " ".join(str(error).split())
+            # What is wrong and what to do are lines of their own.
+            failed[name] = ". ".join(line.strip().rstrip(".") for line in str(error).splitlines())
         except Exception as error:  # noqa: BLE001 - each item fails by itself
             failed[name] = f"{type(error).__name__}: {' '.join(str(error).split())}"
         return otherwise

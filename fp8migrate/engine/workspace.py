@@ -12,6 +12,8 @@ from fp8migrate.records.schema import Environment
 
 RUNS = "runs"
 ENVIRONMENT_FILE = "environment.json"
+# An engine that is killed while it starts a worker leaves the lock to it until that has become another program.
+_DYING_SECONDS = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +33,7 @@ class Workspace:
         lock = FileLock(root / ".lock")
         with write_errors(root):
             root.mkdir(parents=True, exist_ok=True)
-            lock.acquire()
+            lock.acquire(_DYING_SECONDS)
         try:
             with write_errors(root / RUNS):
                 (root / RUNS).mkdir(exist_ok=True)

@@ -1,6 +1,7 @@
 """The report folder: one engine at a time; a place that cannot be used is said so, and nothing is left behind."""
 
 import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -146,3 +147,14 @@ def test_a_damaged_environment_file_is_named(tmp_path: Path) -> None:
         workspace.write("environment.json", "{")
         with pytest.raises(UsageError, match=r"environment\.json.*damaged"):
             workspace.environment()
+
+
+def test_a_lock_that_a_dying_engine_left_to_a_child_is_waited_for(tmp_path: Path) -> None:
+    """As between a worker's fork and its exec: the descriptor is still open in another process."""
+    held = os.open(tmp_path / ".lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    child = subprocess.Popen(["sleep", "0.3"], pass_fds=[held])
+    os.close(held)
+    with Workspace.open(tmp_path) as workspace:
+        assert workspace.lock is not None
+        assert child.wait(10) == 0

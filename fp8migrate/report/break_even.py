@@ -52,7 +52,7 @@ class Told:
             return f"nothing foretold without a measured baseline; {keep}"
         foretold = found.foretold
         if foretold is None:
-            return f"nothing foretold without times of shallow models (break_even.md says why); {keep}"
+            return f"nothing foretold without times of shallow models (the notes of break_even-*.md say why); {keep}"
         words = f"foretold {foretold.speedup:.3f} × BF16"
         if measured is not None:
             off = percent(foretold.error(measured))

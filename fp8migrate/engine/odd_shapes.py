@@ -6,30 +6,15 @@ from collections.abc import Mapping, Sequence
 from fp8migrate.plan.schema import LlamaModel, OddShapes, Plan
 from fp8migrate.plan.shrink import shrink
 from fp8migrate.sizing.flops import gemm_sites
-from fp8migrate.sizing.keep import kept_layers
-from fp8migrate.sizing.policy import Policy, resolve_policy
+from fp8migrate.sizing.planned import planned_policy
 
 _NUMBER = re.compile(r"^layers\.\d+\.")
 
 
-def policy_of(plan: Plan, model: LlamaModel, odd_shapes: OddShapes) -> Policy:
-    """What every layer of `model` (the plan's own, or that shrunk) gets before any advice."""
-    training, candidate = plan.training, plan.candidate
-    return resolve_policy(
-        gemm_sites(model, training.sequence_length),
-        candidate.recipe,
-        candidate.keep_bf16,
-        candidate.policy,
-        training.micro_batch_size * training.sequence_length,
-        kept=kept_layers(candidate, plan.model, model),
-        odd_shapes=odd_shapes,
-        modules=candidate.modules,
-    )
-
-
 def kept_for_shape(plan: Plan, model: LlamaModel) -> dict[str, str]:
     """Layers that padding would bring into FP8, and what is wrong with their shape."""
-    kept, padded = policy_of(plan, model, "keep").kept, policy_of(plan, model, "pad").kept
+    choices: tuple[OddShapes, ...] = ("keep", "pad")
+    kept, padded = (planned_policy(plan, model, odd_shapes=choice).kept for choice in choices)
     return {name: why.partition(": ")[0] for name, why in kept.items() if name not in padded}
 
 
@@ -49,7 +34,7 @@ def _line(plan: Plan, model: LlamaModel, words: str) -> str:
         done = f"{len(kept)} of {linear} linear layers of {words} stay in BF16 for their shape"
         rest = "candidate.odd_shapes: pad runs them in FP8, padded with zeros."
         return f"{done}: {_grouped(kept)}. {rest}" if kept else ""
-    sites = policy_of(plan, model, "pad").sites
+    sites = planned_policy(plan, model, odd_shapes="pad").sites
     padded = {name: site.reason.rpartition("padded: ")[2] for name, site in sites.items() if site.padding and site.recipes}
     done = f"{len(padded)} of {linear} linear layers of {words} run in FP8 padded with zeros"
     return f"{done}: {_grouped(padded)}." if padded else ""

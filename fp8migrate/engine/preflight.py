@@ -1,12 +1,13 @@
 """What a plan says that cannot be carried out, found before anything runs."""
 
-from fp8migrate.engine.odd_shapes import kept_for_shape, policy_of
+from fp8migrate.engine.odd_shapes import kept_for_shape
 from fp8migrate.errors import PlanError
 from fp8migrate.plan.load import LoadedPlan
 from fp8migrate.plan.schema import LlamaModel, Plan
 from fp8migrate.plan.shrink import shrink
 from fp8migrate.records.schema import Environment
 from fp8migrate.sizing.flops import gemm_sites
+from fp8migrate.sizing.planned import planned_policy
 from fp8migrate.sizing.policy import KINDS
 
 
@@ -44,7 +45,7 @@ def _refuse_policy(loaded: LoadedPlan, model: LlamaModel, words: str) -> None:
     candidate = loaded.plan.candidate
     sites = gemm_sites(model, loaded.plan.training.sequence_length)
     linear = [site.name for site in sites if site.is_linear]
-    policy = policy_of(loaded.plan, model, candidate.odd_shapes)
+    policy = planned_policy(loaded.plan, model)
     if policy.unmatched:
         key = "candidate.keep_bf16" if set(policy.unmatched) & set(candidate.keep_bf16) else "candidate.policy"
         raise PlanError(

@@ -18,8 +18,8 @@ from fp8migrate.jobs import Job, Train
 from fp8migrate.plan.schema import OddShapes, Plan
 from fp8migrate.records.schema import Record
 from fp8migrate.sizing.flops import gemm_sites
-from fp8migrate.sizing.keep import kept_layers
-from fp8migrate.sizing.policy import matching, resolve_policy, shape_refusal
+from fp8migrate.sizing.planned import planned_policy
+from fp8migrate.sizing.policy import matching, shape_refusal
 
 TABLE = "tensor_stats-"
 
@@ -349,15 +349,8 @@ def unfit_layers(advised: Advice, plan: Plan) -> tuple[KeptLayer, ...]:
 
 def _as_planned(advised: Advice, plan: Plan) -> list[OperandForecast]:
     """Of all forecasts those of the operands that the plan has in low precision, each under the recipe that it has there."""
-    candidate, training = plan.candidate, plan.training
-    sites = gemm_sites(plan.model, training.sequence_length)
-    tokens = training.micro_batch_size * training.sequence_length
-    policy = resolve_policy(
-        *(sites, candidate.recipe, candidate.keep_bf16, candidate.policy, tokens),
-        kept=kept_layers(candidate, plan.model, plan.model),
-        odd_shapes=candidate.odd_shapes,
-        modules=candidate.modules,
-    )
+    candidate = plan.candidate
+    policy = planned_policy(plan, plan.model)
     own = next((one.recipe for one in advised.recipes if one.candidate), "")
     # The advisor may have sampled the candidate under another name: with the history that it looks back on itself.
     names = {candidate.recipe.in_words: own}

@@ -14,7 +14,7 @@ from fp8migrate.records.schema import Environment
 from fp8migrate.sizing.flops import gemm_sites
 from fp8migrate.sizing.fused import module_recipes
 from fp8migrate.sizing.keep import Kept, kept_layers
-from fp8migrate.sizing.policy import Policy, resolve_policy
+from fp8migrate.sizing.policy import resolve_policy
 
 # Passes without an update that fill the amax histories of a run which starts from a BF16 checkpoint (PARITY.md 2).
 WARM_AMAX_BATCHES = 4
@@ -60,19 +60,6 @@ class JobBuilder:
     def kept(self) -> Kept:
         """Layers of this model that stay in BF16 for their size or on advice."""
         return kept_layers(self.plan.candidate, self.plan.model, self.model, self.advised)
-
-    @property
-    def policy(self) -> Policy:
-        """What every layer of this model gets in the candidate."""
-        candidate, training = self.plan.candidate, self.training
-        return resolve_policy(
-            gemm_sites(self.model, training.sequence_length),
-            *(candidate.recipe, candidate.keep_bf16, candidate.policy),
-            training.micro_batch_size * training.sequence_length,
-            kept=self.kept,
-            odd_shapes=candidate.odd_shapes,
-            modules=candidate.modules,
-        )
 
     def job(self, task: Task, role: Role, start: CheckpointRef | None = None) -> Job:
         """A job with the plan's launch settings and a name for people."""

@@ -12,7 +12,8 @@ from fp8migrate.phases.baseline import baseline_jobs, final_checkpoint
 from fp8migrate.phases.build import JobBuilder
 from fp8migrate.phases.schema import Done, Findings, Jobs
 from fp8migrate.plan.schema import Plan
-from fp8migrate.sizing.keep import advised_names
+from fp8migrate.sizing.keep import Kept, advised_names
+from fp8migrate.sizing.planned import planned_policy
 
 
 class Integration:
@@ -39,10 +40,9 @@ def _advised_words(plan: Plan, jobs: Sequence[Job]) -> str:
     return f"; {count} of its layers kept in BF16 as advised" if count else "; nothing is advised to stay in BF16"
 
 
-def _demand_layers_left(plan: Plan, builder: JobBuilder) -> None:
+def _demand_layers_left(plan: Plan, advised: Kept) -> None:
     """Raises PlanError where the advice leaves nothing in FP8. Without advice a plan is refused before anything runs."""
-    advised = advised_names(builder.kept)
-    if advised and not any(site.recipes for site in builder.policy.sites.values()):
+    if advised and not any(site.recipes for site in planned_policy(plan, plan.model, advised).sites.values()):
         raise PlanError(
             f"the advisor keeps {len(advised)} layers in BF16, and none is left in FP8: nothing is left to judge",
             where=f"{plan.name}: candidate.keep_advised",
@@ -54,7 +54,7 @@ def integration_jobs(plan: Plan, findings: Findings) -> tuple[Job, ...]:
     """A forward check and a one-step check of the candidate, from the baseline's final checkpoint."""
     advised = advised_layers(plan, findings)
     builder = JobBuilder(plan, findings.environment, "integration", plan.model, plan.training, advised)
-    _demand_layers_left(plan, builder)
+    _demand_layers_left(plan, advised)
     start = final_checkpoint(plan, findings)
     return tuple(
         builder.job(

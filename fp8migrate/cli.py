@@ -468,13 +468,11 @@ def _run_recipes(file: Path, reports: Path, named: list[str], *, force: bool) ->
         for each in variants:
             preflight(with_variant(loaded, each))
         observer = _observer()
-        codes = []
         try:
-            for study in run_variants(loaded, variants, reports, observer, force=force):
-                codes.append(_exit_code(study.report.verdict.name))
-                observer.message(study.report.headline)
+            studies = run_variants(loaded, variants, reports, observer, force=force)
         finally:
             observer.close()
+        codes = [_exit_code(study.report.verdict.name) for study in studies]
         table = reports / loaded.plan.name / TABLE
         typer.echo(table.read_text(encoding="utf-8"))
         typer.echo(f"Table: {table}")

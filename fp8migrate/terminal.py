@@ -69,13 +69,17 @@ class TerminalObserver:
         self.console.print(f"▶ {name}", style="bold", markup=False, highlight=False)
 
     def jobs_planned(self, jobs: Sequence[Job], total_steps: int, because: str) -> None:
-        self._close()
         self.message(f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}: {because}")
-        self._pace, self._jobs, self._said = Pace(total_steps), (0, len(jobs)), time.monotonic()
-        if self._live:
+        if self._jobs[0] < self._jobs[1]:  # those of another plan: one progress for all
+            self._pace.total += total_steps
+            self._jobs = (self._jobs[0], self._jobs[1] + len(jobs))
+        else:
+            self._close()
+            self._pace, self._jobs, self._said = Pace(total_steps), (0, len(jobs)), time.monotonic()
+        if self._live and self._bar is None:
             columns = (TextColumn("  "), BarColumn(32), TextColumn("{task.description}", markup=False))
             self._bar = Progress(*columns, console=self.console, transient=True)
-            self._task = self._bar.add_task("starting", total=max(1, total_steps))
+            self._task = self._bar.add_task("starting")
             self._bar.start()
 
     def job_started(self, job: Job) -> None:
@@ -118,7 +122,8 @@ class TerminalObserver:
 
     def _draw(self) -> None:
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=self._pace.done, description=self._line())
+            total = max(1, self._pace.total)
+            self._bar.update(self._task, completed=self._pace.done, total=total, description=self._line())
         elif not self._live and time.monotonic() - self._said >= _QUIET_INTERVAL_SECONDS:
             self._said = time.monotonic()
             self.message(self._line())

@@ -21,7 +21,10 @@ class Observer(Protocol):
     def phase_started(self, name: str) -> None: ...
 
     def jobs_planned(self, jobs: Sequence[Job], total_steps: int, because: str) -> None:
-        """A phase asked for `jobs`, each once. Those that are there already are told at once as finished and reused."""
+        """A phase asked for `jobs`, each once. Those that are there already are told at once as finished and reused.
+
+        Jobs that were planned before may still be on their way: those of another plan that runs beside.
+        """
 
     def job_started(self, job: Job) -> None: ...
 
@@ -31,6 +34,35 @@ class Observer(Protocol):
     def job_finished(self, job: Job, outcome: Outcome, reused: bool) -> None: ...
 
     def phase_finished(self, name: str, state: str) -> None: ...
+
+
+class NamedObserver:
+    """Passes on what one of several plans does, with its name before it."""
+
+    def __init__(self, name: str, observer: Observer) -> None:
+        self._name, self._observer = name, observer
+
+    def message(self, text: str) -> None:
+        self._observer.message(f"{self._name}: {text}")
+
+    def phase_started(self, name: str) -> None:
+        self._observer.phase_started(f"{self._name}: {name}")
+
+    def jobs_planned(self, jobs: Sequence[Job], total_steps: int, because: str) -> None:
+        self._observer.jobs_planned(jobs, total_steps, f"{self._name}: {because}")
+
+    def job_started(self, job: Job) -> None:
+        self._observer.job_started(job)
+
+    def job_progress(self, job: Job, step: int) -> None:
+        self._observer.job_progress(job, step)
+
+    def job_finished(self, job: Job, outcome: Outcome, reused: bool) -> None:
+        # The digest, by which jobs are known, has no part in the label.
+        self._observer.job_finished(job.model_copy(update={"label": f"{self._name}: {job.label}"}), outcome, reused)
+
+    def phase_finished(self, name: str, state: str) -> None:
+        self._observer.phase_finished(f"{self._name}: {name}", state)
 
 
 class SilentObserver:

@@ -1,16 +1,18 @@
 """The one loop: ask a phase what it needs, have it done, hand back what came of it; then the next phase, if promoted.
 
+Several plans go through it side by side, over one pool of jobs: a job that two of them ask for is done once.
+
 Phases are pure, so all state lies in the run directories: a pipeline that was stopped at any moment, kill -9 included, is
 gone on with by running it again, and ends in the same evidence.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fp8migrate.engine.changes import environment_changes
-from fp8migrate.engine.observer import Observer, SilentObserver, job_steps
-from fp8migrate.engine.scheduler import GO_ON, Batch, Execution, Interrupted, reuse
+from fp8migrate.engine.observer import Observer, SilentObserver
+from fp8migrate.engine.scheduler import GO_ON, Execution, Interrupted, Pool
 from fp8migrate.engine.slots import slots
 from fp8migrate.engine.stop_requests import StopRequests
 from fp8migrate.engine.supervisor import DEFAULT_GRACE_SECONDS
@@ -80,26 +82,86 @@ def run_pipeline(
 
     Raises Interrupted (Ctrl-C, SIGTERM) and InfrastructureError with everything kept; UsageError.
     """
-    observer = SilentObserver() if observer is None else observer
+    results: list[PipelineResult] = []
+    run_pipelines(
+        [Lane(plan, SilentObserver() if observer is None else observer)],
+        workspace,
+        trainer,
+        phases,
+        promote,
+        lambda _, result: results.append(result),
+        force=force,
+        execute=execute,
+        environment=environment,
+        grace_seconds=grace_seconds,
+    )
+    return results[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Lane:
+    """One of the plans that run side by side, and who is told of it."""
+
+    plan: Plan
+    observer: Observer
+
+
+def run_pipelines(
+    lanes: Sequence[Lane],
+    workspace: Workspace,
+    trainer: Trainer,
+    phases: Sequence[Phase],
+    promote: Promote,
+    ended: Callable[[int, PipelineResult], None],
+    *,
+    force: bool = False,
+    execute: bool = True,
+    environment: Environment | None = None,
+    grace_seconds: float = DEFAULT_GRACE_SECONDS,
+) -> None:
+    """As `run_pipeline`, of plans that differ in their candidate alone: runs lie in one workspace, and are launched alike.
+
+    ended: told of each result as it comes, with the number of its lane; jobs of the others run on meanwhile.
+    """
+    first = lanes[0]
     with StopRequests() as stop:
         try:
-            environment = environment or _environment(plan, workspace, trainer, observer, execute, stop)
-            store = RunStore(workspace.runs_dir, environment)
+            environment = environment or _environment(first.plan, workspace, trainer, first.observer, execute, stop)
             execution = None
             if execute:
-                _begin(workspace, environment, observer)
+                _begin(workspace, environment, first.observer)
                 execution = Execution(
-                    store=store,
                     trainer=trainer,
-                    slots=slots(plan.launch, environment.device),
-                    observer=observer,
+                    slots=slots(first.plan.launch, environment.device),
                     stop=stop,
-                    stall_timeout_seconds=plan.launch.stall_timeout_seconds,
+                    stall_timeout_seconds=first.plan.launch.stall_timeout_seconds,
                     grace_seconds=grace_seconds,
                 )
-            return _Pipeline(plan, store, execution, promote, observer, stop, force).run(phases)
+            store = RunStore(workspace.runs_dir, environment)
+            with Pool(store, execution) as pool:
+                _drive([_Pipeline(lane, store, pool, promote, stop, force) for lane in lanes], phases, pool, ended)
         except KeyboardInterrupt:
             raise Interrupted("stopped by Ctrl-C", next_step=GO_ON) from None
+
+
+def _drive(
+    pipelines: Sequence["_Pipeline"], phases: Sequence[Phase], pool: Pool, ended: Callable[[int, PipelineResult], None]
+) -> None:
+    """Give each pipeline its turn as soon as the jobs that it waits for are done."""
+    going = {number: pipeline.steps(phases) for number, pipeline in enumerate(pipelines)}
+    awaited: dict[int, Sequence[Job]] = {}
+    while going:
+        for number, steps in tuple(going.items()):
+            if pool.missing(awaited.get(number, ())):
+                continue
+            jobs = next(steps, None)
+            if jobs is None:
+                del going[number]
+                ended(number, pipelines[number].result())
+            else:
+                awaited[number] = jobs
+        if going and pool.executes:
+            pool.advance()
 
 
 def _environment(
@@ -135,63 +197,59 @@ def _check_stop(stop: StopRequests) -> None:
 
 
 class _Pipeline:
-    """The state of one invocation. Without `execution` nothing is started."""
+    """The state of one plan in one invocation."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        store: RunStore,
-        execution: Execution | None,
-        promote: Promote,
-        observer: Observer,
-        stop: StopRequests,
-        force: bool,
-    ) -> None:
-        self._plan, self._store, self._execution = plan, store, execution
-        self._promote, self._observer, self._stop, self._force = promote, observer, stop, force
+    def __init__(self, lane: Lane, store: RunStore, pool: Pool, promote: Promote, stop: StopRequests, force: bool) -> None:
+        self._plan, self._observer = lane.plan, lane.observer
+        self._store, self._pool = store, pool
+        self._promote, self._stop, self._force = promote, stop, force
         self._records: dict[str, Record] = {}
         self._done: dict[str, Done] = {}
+        self._outcomes: list[PhaseOutcome] = []
+        self._not_run: tuple[str, ...] = ()
 
-    def run(self, phases: Sequence[Phase]) -> PipelineResult:
-        outcomes: list[PhaseOutcome] = []
+    def steps(self, phases: Sequence[Phase]) -> Iterator[Sequence[Job]]:
+        """Go through the phases. Yields the jobs that must be done before the next step; at its end `result` is there."""
         for number, phase in enumerate(phases, 1):
-            outcome = self._run_phase(phase, last=number == len(phases))
-            outcomes.append(outcome)
+            yield from self._run_phase(phase, last=number == len(phases))
+            outcome = self._outcomes[-1]
             if outcome.state != "passed" and not outcome.forced:
                 break
-        not_run = tuple(phase.name for phase in phases[len(outcomes) :])
-        return PipelineResult(tuple(outcomes), not_run, self._store.environment, self._records)
+        self._not_run = tuple(phase.name for phase in phases[len(self._outcomes) :])
 
-    def _run_phase(self, phase: Phase, last: bool) -> PhaseOutcome:
+    def result(self) -> PipelineResult:
+        return PipelineResult(tuple(self._outcomes), self._not_run, self._store.environment, self._records)
+
+    def _run_phase(self, phase: Phase, last: bool) -> Iterator[Sequence[Job]]:
+        """Answer the phase's requests until it is done."""
         started = time.monotonic()
         self._observer.phase_started(phase.name)
-        done, digests = self._carry_out(phase)
-        self._done[phase.name] = done
-        state = self._promote(phase.name, done)
-        self._observer.phase_finished(phase.name, state)
-        return PhaseOutcome(
-            name=phase.name,
-            done=done,
-            state=state,
-            wall_seconds=time.monotonic() - started,
-            job_seconds=sum(self._records[digest].outcome.wall_seconds for digest in digests),
-            job_digests=digests,
-            forced=self._force and state != "passed" and not last,
-        )
-
-    def _carry_out(self, phase: Phase) -> tuple[Done, tuple[str, ...]]:
-        """Answer the phase's requests until it is done; its result and the digests of all jobs it asked for."""
         asked: dict[str, None] = {}
         while True:
             _check_stop(self._stop)
             findings = Findings(self._store.environment, dict(self._records), dict(self._done))
             answer = phase.next(self._plan, findings)
             if isinstance(answer, Done):
-                return answer, tuple(asked)
+                break
             asked |= dict.fromkeys(job.digest for job in answer.jobs)
-            self._answer(phase.name, answer)
+            jobs = self._ask(phase.name, answer)
+            yield jobs
+            self._records |= self._pool.records(jobs)
+        self._done[phase.name] = answer
+        state = self._promote(phase.name, answer)
+        self._observer.phase_finished(phase.name, state)
+        outcome = PhaseOutcome(
+            name=phase.name,
+            done=answer,
+            state=state,
+            wall_seconds=time.monotonic() - started,
+            job_seconds=sum(self._records[digest].outcome.wall_seconds for digest in asked),
+            job_digests=tuple(asked),
+            forced=self._force and state != "passed" and not last,
+        )
+        self._outcomes.append(outcome)
 
-    def _answer(self, name: str, request: Jobs) -> None:
+    def _ask(self, name: str, request: Jobs) -> Sequence[Job]:
         """Have the request's jobs done. A phase that asks only for what it has been given would never end: our own bug."""
         wanted: dict[str, Job] = {}
         for job in request.jobs:
@@ -204,14 +262,11 @@ class _Pipeline:
         lost = [job.label for job in jobs if job.start is not None and job.start.job not in reachable]
         if lost:
             raise RuntimeError(f"phase {name} asks for jobs whose start job nobody asked for: {lost}")
-        self._observer.jobs_planned(jobs, sum(map(job_steps, jobs)), request.because)
-        found, waiting = reuse(jobs, self._records, self._store, self._observer)
-        self._records |= found
-        if not waiting:
-            return
-        if self._execution is None:
+        self._pool.ask(jobs, request.because, self._observer)
+        waiting = self._pool.missing(jobs)
+        if waiting and not self._pool.executes:
             raise self._missing(name, waiting)
-        self._records |= Batch(waiting, self._records, self._execution).run()
+        return jobs
 
     def _missing(self, name: str, waiting: Sequence[Job]) -> UsageError:
         lines = []

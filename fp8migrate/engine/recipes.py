@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
@@ -11,10 +11,9 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from fp8migrate.engine.measure import measured_precision
-from fp8migrate.engine.observer import Observer
+from fp8migrate.engine.observer import NamedObserver, Observer
 from fp8migrate.engine.recipe_table import keep_table
-from fp8migrate.engine.study import Study, run_study
-from fp8migrate.engine.workspace import RUNS
+from fp8migrate.engine.study import Study, run_studies
 from fp8migrate.errors import UsageError
 from fp8migrate.facts.backends import BackendName
 from fp8migrate.facts.recipes import Recipe
@@ -22,7 +21,6 @@ from fp8migrate.plan.digest import plan_digest
 from fp8migrate.plan.load import LoadedPlan
 from fp8migrate.plan.problems import nearest
 from fp8migrate.plan.schema import Modules, Plan
-from fp8migrate.records.files import write_errors
 from fp8migrate.report.recipes import RecipeRow, recipe_row
 
 # Of a plan (plan/schema.py).
@@ -144,29 +142,25 @@ def with_variant(loaded: LoadedPlan, variant: Variant, among: Sequence[Variant] 
 
 def run_variants(
     loaded: LoadedPlan, variants: Sequence[Variant], reports: Path, observer: Observer, *, force: bool = False
-) -> Iterator[Study]:
-    """Run the plan under each recipe in turn; the table grows with each. BF16 runs and those of the bad recipe are shared.
+) -> list[Study]:
+    """Run the plan under each recipe, side by side; the table grows with each. Runs that several need are done once.
 
     Each has its own report folder, `reports/<plan>-<recipe>/`; the runs of all lie in `reports/<plan>/runs/`.
     """
-    rows: list[RecipeRow] = []
+    plans = [with_variant(loaded, variant, variants) for variant in variants]
     home = reports / loaded.plan.name
-    for variant in variants:
-        own = with_variant(loaded, variant, variants)
-        _share_runs(home, reports / own.plan.name)
-        observer.message(f"recipe {variant.name}")
-        study = run_study(own, reports, observer, force=force)
-        precision = measured_precision(own.plan)
-        rows.append(recipe_row(variant.name, study.report, written=variant.written, precision=precision))
+    studies: dict[int, Study] = {}
+
+    def ended(number: int, study: Study) -> None:
+        studies[number] = study
+        rows = [_row(variants[each], plans[each], studies[each]) for each in sorted(studies)]
         keep_table(home, loaded, rows)
-        yield study
+        observer.message(f"{variants[number].name}: {study.report.headline}")
+
+    observers = [NamedObserver(variant.name, observer) for variant in variants]
+    run_studies(plans, home, reports, observers, ended, force=force)
+    return [studies[number] for number in range(len(variants))]
 
 
-def _share_runs(home: Path, own: Path) -> None:
-    """The recipe's folder finds its runs among those of the plan."""
-    with write_errors(own):
-        (home / RUNS).mkdir(parents=True, exist_ok=True)
-        own.mkdir(parents=True, exist_ok=True)
-        link = own / RUNS
-        if not link.exists():
-            link.symlink_to(Path("..") / home.name / RUNS, target_is_directory=True)
+def _row(variant: Variant, own: LoadedPlan, study: Study) -> RecipeRow:
+    return recipe_row(variant.name, study.report, written=variant.written, precision=measured_precision(own.plan))

@@ -1,6 +1,8 @@
 """One plan from start to report: which phases run, what is written where. The commands are thin around this."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,16 +13,18 @@ from fp8migrate.engine.bundle import check_bundle, write_bundle
 from fp8migrate.engine.forecast import forecast
 from fp8migrate.engine.observer import Observer
 from fp8migrate.engine.odd_shapes import odd_shape_lines
-from fp8migrate.engine.pipeline import PhaseOutcome, PipelineResult, run_pipeline
+from fp8migrate.engine.pipeline import Lane, PhaseOutcome, PipelineResult, run_pipeline, run_pipelines
 from fp8migrate.engine.preflight import preflight, refuse_more_data_than_there_is
 from fp8migrate.engine.scheduler import GO_ON, Interrupted
 from fp8migrate.engine.stop_requests import StopRequests
-from fp8migrate.engine.workspace import Workspace
+from fp8migrate.engine.workspace import RUNS, Workspace
 from fp8migrate.errors import UsageError
+from fp8migrate.facts.backends import BackendName
 from fp8migrate.phases import PHASES
 from fp8migrate.phases.build import resolve_backend
 from fp8migrate.phases.schema import Done, Findings, Phase
 from fp8migrate.plan.load import LoadedPlan, load_plan
+from fp8migrate.records.files import write_errors
 from fp8migrate.records.schema import Environment
 from fp8migrate.report import write_all
 from fp8migrate.trainers import trainer_for
@@ -57,8 +61,69 @@ def run_study(
     with Workspace.open(reports / plan.name) as workspace:
         workspace.write(PLAN_COPY, loaded.text)
         environment = _look_at_machine(loaded, trainer, observer)
-        refuse_more_data_than_there_is(loaded, environment)
-        trainer.demand_backend(plan, resolve_backend(plan, environment))
+        _admit([loaded], trainer, environment, [observer])
+        phases = phases_until(only)
+        if only is not None:
+            _demand_earlier(loaded, workspace, trainer, phases[:-1], environment, force)
+        result = run_pipeline(plan, workspace, trainer, phases, promote, observer, force=force, environment=environment)
+        return _conclude(loaded, workspace, result, observer)
+
+
+def run_studies(
+    loaded: Sequence[LoadedPlan],
+    home: Path,
+    reports: Path,
+    observers: Sequence[Observer],
+    ended: Callable[[int, Study], None],
+    *,
+    force: bool = False,
+    trainer: Trainer | None = None,
+) -> None:
+    """Run all phases of plans that differ in name and candidate alone, side by side, and write their reports.
+
+    home: the report folder in which the runs of all lie; the plans' own folders refer to them. observers: of each plan.
+    ended: told of each study as it comes, with its number. Raises UserError; whatever was done by then is kept.
+    """
+    for each in loaded:
+        preflight(each)
+    trainer = trainer or trainer_for(loaded[0].plan)
+    with ExitStack() as stack:
+        shared = stack.enter_context(Workspace.open(home))
+        own = [stack.enter_context(_open_beside(reports / each.plan.name, shared)) for each in loaded]
+        for each, workspace in zip(loaded, own, strict=True):
+            workspace.write(PLAN_COPY, each.text)
+        environment = _look_at_machine(loaded[0], trainer, observers[0])
+        _admit(loaded, trainer, environment, observers)
+        for workspace in own:
+            workspace.remember(environment)
+
+        def conclude(number: int, result: PipelineResult) -> None:
+            ended(number, _conclude(loaded[number], own[number], result, observers[number]))
+
+        lanes = [Lane(each.plan, observer) for each, observer in zip(loaded, observers, strict=True)]
+        run_pipelines(lanes, shared, trainer, PHASES, promote, conclude, force=force, environment=environment)
+
+
+def _open_beside(root: Path, shared: Workspace) -> Workspace:
+    """A report folder that finds its runs among those of another one."""
+    link = root / RUNS
+    with write_errors(root):
+        root.mkdir(parents=True, exist_ok=True)
+        if not link.exists():
+            link.symlink_to(os.path.relpath(shared.runs_dir, root), target_is_directory=True)
+    return Workspace.open(root)
+
+
+def _admit(loaded: Sequence[LoadedPlan], trainer: Trainer, environment: Environment, observers: Sequence[Observer]) -> None:
+    """What only a look at the machine can refuse, before anything runs, and what a user should know of each plan."""
+    loads: set[BackendName] = set()
+    for each, observer in zip(loaded, observers, strict=True):
+        plan = each.plan
+        refuse_more_data_than_there_is(each, environment)
+        backend = resolve_backend(plan, environment)
+        if backend not in loads:
+            trainer.demand_backend(plan, backend)
+            loads.add(backend)
         for line in odd_shape_lines(plan):
             observer.message(line)
         if plan.budget.gpu_hours is not None and environment.device == "cuda":
@@ -66,15 +131,15 @@ def run_study(
             forecast(plan, environment, trainer)
         elif plan.budget.gpu_hours is not None:
             observer.message("budget.gpu_hours bounds GPUs only: nothing is refused on this CPU")
-        phases = phases_until(only)
-        if only is not None:
-            _demand_earlier(loaded, workspace, trainer, phases[:-1], environment, force)
-        result = run_pipeline(plan, workspace, trainer, phases, promote, observer, force=force, environment=environment)
-        baseline = result.phases[0]
-        if baseline.state == "passed":
-            write_bundle(plan.name, workspace, baseline, environment)
-        observer.message("writing the report")
-        return _write(loaded, workspace, result)
+
+
+def _conclude(loaded: LoadedPlan, workspace: Workspace, result: PipelineResult, observer: Observer) -> Study:
+    """Write all that a finished pipeline leaves."""
+    baseline = result.phases[0]
+    if baseline.state == "passed":
+        write_bundle(loaded.plan.name, workspace, baseline, result.environment)
+    observer.message("writing the report")
+    return _write(loaded, workspace, result)
 
 
 def _look_at_machine(loaded: LoadedPlan, trainer: Trainer, observer: Observer) -> Environment:

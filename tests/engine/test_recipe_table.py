@@ -220,16 +220,24 @@ def test_rows_of_runs_that_diverged_are_read_back(loaded: LoadedPlan) -> None:
 def test_rows_are_those_of_the_last_command_in_its_order(loaded: LoadedPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     """Verdicts are made up; the files are real. A measurement that is there already is read by every run."""
     report = samples.report(comparisons=[samples.comparison(emulated=False)])
-    monkeypatch.setattr(recipes, "run_study", lambda *_, **__: Study(report, {}))
     home = Path("reports/study")
+    orders: list[list[str]] = []
+
+    def end_backwards(plans: Sequence[LoadedPlan], *given: Any, **_: Any) -> None:
+        shared, ended = given[0], given[3]
+        shared.mkdir(parents=True, exist_ok=True)
+        for number in reversed(range(len(plans))):
+            ended(number, Study(report, {}))
+            orders.append(list(speed_of(home)[0]))
+
+    monkeypatch.setattr(recipes, "run_studies", end_backwards)
 
     def run(*named: str) -> list[list[str]]:
-        orders = []
-        for _ in run_variants(loaded, [parse_variant(text, loaded.plan) for text in named], Path("reports"), SilentObserver()):
-            orders.append(list(speed_of(home)[0]))
-        return orders
+        orders.clear()
+        run_variants(loaded, [parse_variant(text, loaded.plan) for text in named], Path("reports"), SilentObserver())
+        return list(orders)
 
-    assert run("rowwise", "block") == [["rowwise"], ["rowwise", "block"]]
+    assert run("rowwise", "block") == [["block"], ["rowwise", "block"]]
     (home / "measurement.json").write_text(measured(loaded, ["block", "rowwise"]).model_dump_json())
     assert run("block") == [["block"]]
     (kept,) = RecipesTable.model_validate_json((home / "recipes.json").read_bytes()).rows

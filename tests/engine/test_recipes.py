@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fp8migrate.engine.recipes import Variant, _share_runs, parse_variant, with_variant
+from fp8migrate.engine.recipes import Variant, parse_variant, with_variant
 from fp8migrate.errors import UsageError
 from fp8migrate.facts.recipes import BlockRecipe, DelayedRecipe
 from fp8migrate.phases.advisor import advised
@@ -133,11 +133,3 @@ def test_names_that_are_too_long_are_refused_and_never_cut_to_one(loaded: Loaded
     long = replace(loaded, plan=loaded.plan.model_copy(update={"name": "s" * 60}))
     with pytest.raises(UsageError, match="shorter name"):
         with_variant(long, Variant(BlockRecipe()))
-
-
-def test_runs_lie_in_the_plans_own_folder(tmp_path: Path) -> None:
-    home, own = tmp_path / "study", tmp_path / "study-block"
-    for _ in range(2):
-        _share_runs(home, own)
-    (own / "runs" / "a").mkdir()
-    assert (home / "runs" / "a").is_dir()

@@ -458,15 +458,12 @@ def _run(file: Path, reports: Path, *, only: str | None, force: bool) -> None:
 def _run_recipes(file: Path, reports: Path, named: list[str], *, force: bool) -> None:
     """The plan under each recipe; the exit code is that of the worst verdict."""
     with _guarded():
-        from fp8migrate.engine.preflight import preflight
         from fp8migrate.engine.recipe_table import TABLE
-        from fp8migrate.engine.recipes import parse_variant, run_variants, with_variant
+        from fp8migrate.engine.recipes import parse_variant, run_variants
         from fp8migrate.plan.load import load_plan
 
         loaded = load_plan(file)
         variants = list(dict.fromkeys(parse_variant(text, loaded.plan) for text in named))
-        for each in variants:
-            preflight(with_variant(loaded, each))
         observer = _observer()
         try:
             studies = run_variants(loaded, variants, reports, observer, force=force)

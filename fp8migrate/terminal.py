@@ -105,7 +105,6 @@ class TerminalObserver:
             self._close()
 
     def phase_finished(self, name: str, state: str) -> None:
-        self._close()
         mark = _STATE_MARKS.get(state, "·")
         self.console.print(f"{mark} {name}: {state}", style="bold", markup=False, highlight=False)
 

@@ -49,20 +49,23 @@ class NamedObserver:
         self._observer.phase_started(f"{self._name}: {name}")
 
     def jobs_planned(self, jobs: Sequence[Job], total_steps: int, because: str) -> None:
-        self._observer.jobs_planned(jobs, total_steps, f"{self._name}: {because}")
+        self._observer.jobs_planned([self._named(job) for job in jobs], total_steps, f"{self._name}: {because}")
 
     def job_started(self, job: Job) -> None:
-        self._observer.job_started(job)
+        self._observer.job_started(self._named(job))
 
     def job_progress(self, job: Job, step: int) -> None:
-        self._observer.job_progress(job, step)
+        self._observer.job_progress(self._named(job), step)
 
     def job_finished(self, job: Job, outcome: Outcome, reused: bool) -> None:
-        # The digest, by which jobs are known, has no part in the label.
-        self._observer.job_finished(job.model_copy(update={"label": f"{self._name}: {job.label}"}), outcome, reused)
+        self._observer.job_finished(self._named(job), outcome, reused)
 
     def phase_finished(self, name: str, state: str) -> None:
         self._observer.phase_finished(f"{self._name}: {name}", state)
+
+    def _named(self, job: Job) -> Job:
+        """The digest, by which jobs are known, has no part in the label."""
+        return job.model_copy(update={"label": f"{self._name}: {job.label}"})
 
 
 class SilentObserver:

@@ -6,7 +6,6 @@ Phases are pure, so all state lies in the run directories: a pipeline that was s
 gone on with by running it again, and ends in the same evidence.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,14 +32,13 @@ Promote = Callable[[str, Done], PhaseState]
 class PhaseOutcome:
     """One phase as it ended. job_digests: of all jobs it asked for, in order.
 
-    wall_seconds: of this invocation, near zero where everything was reused. job_seconds: summed over the phase's jobs, whenever
-    they ran. forced: the phase did not pass, and the next one was run all the same because the user said so.
+    job_seconds: summed over the phase's jobs, whenever they ran. forced: the phase did not pass, and the next one was run all
+    the same because the user said so.
     """
 
     name: str
     done: Done
     state: PhaseState
-    wall_seconds: float
     job_seconds: float
     job_digests: tuple[str, ...]
     forced: bool = False
@@ -222,7 +220,6 @@ class _Pipeline:
 
     def _run_phase(self, phase: Phase, last: bool) -> Iterator[Sequence[Job]]:
         """Answer the phase's requests until it is done."""
-        started = time.monotonic()
         self._observer.phase_started(phase.name)
         asked: dict[str, None] = {}
         while True:
@@ -242,7 +239,6 @@ class _Pipeline:
             name=phase.name,
             done=answer,
             state=state,
-            wall_seconds=time.monotonic() - started,
             job_seconds=sum(self._records[digest].outcome.wall_seconds for digest in asked),
             job_digests=tuple(asked),
             forced=self._force and state != "passed" and not last,

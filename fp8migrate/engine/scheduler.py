@@ -89,9 +89,10 @@ class Pool:
         return self._do is not None
 
     def ask(self, jobs: Sequence[Job], because: str, observer: Observer) -> None:
-        """Take on those `jobs` that nobody has asked for yet, and tell `observer` of them; none has a start job unknown here.
+        """Take on those `jobs` that nobody has asked for yet, and tell `observer` of them.
 
-        Records that are there are reused. A job whose start job failed is settled too: it has nothing to start from.
+        The job that one starts from is among them or was asked for before: else it would wait for ever. Records that are there
+        are reused. A job whose start job failed is settled too: it has nothing to start from.
         """
         new = [job for job in jobs if job.digest not in self._observers]
         if not new:

@@ -105,12 +105,19 @@ def run_studies(
 
 
 def _open_beside(root: Path, shared: Workspace) -> Workspace:
-    """A report folder that finds its runs among those of another one."""
+    """A report folder that finds its runs among those of another one. Raises UsageError where it has runs of its own."""
     link = root / RUNS
     with write_errors(root):
         root.mkdir(parents=True, exist_ok=True)
-        if not link.exists():
+        if not os.path.lexists(link):
             link.symlink_to(os.path.relpath(shared.runs_dir, root), target_is_directory=True)
+        own = link.resolve() != shared.runs_dir.resolve()
+    if own:
+        raise UsageError(
+            f"has runs of its own, and those of all recipes lie in {shared.runs_dir}",
+            where=str(link),
+            next_step=f"Move {root} away, or give the plan another name.",
+        )
     return Workspace.open(root)
 
 

@@ -1,5 +1,6 @@
 """Several plans over one pool: a job that two of them ask for is done once, none waits for another, and an end ends all."""
 
+import io
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -193,3 +194,23 @@ def test_what_several_plans_do_is_told_with_their_names_and_counted_together() -
         "two: b: failed (non_finite) loss is nan",
     ):
         assert line in said
+
+
+def test_on_a_terminal_progress_stays_while_another_plan_still_has_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    out = io.StringIO()
+    terminal = TerminalObserver(Console(file=out, width=100, force_terminal=True))
+    one, two = NamedObserver("one", terminal), NamedObserver("two", terminal)
+    a, b = train_job("a", seed=1, last_step=10), train_job("b", seed=2, last_step=30)
+    try:
+        one.jobs_planned([a], 10, "to learn")
+        two.jobs_planned([b], 30, "to compare")
+        one.job_finished(a, Outcome(status="completed"), reused=False)
+        one.phase_finished("baseline", "passed")
+        out.truncate(0)
+        two.job_progress(b, 15)
+        assert terminal._bar is not None
+        terminal._bar.refresh()
+        assert "1 of 2 jobs, 62%" in out.getvalue()
+    finally:
+        terminal.close()

@@ -58,7 +58,14 @@ class SimulatedTrainer:
 def study(folder: Path, scenario: Scenario, seed: int = 0, **changes: Any) -> Study:
     """Run PLAN with `changes` (by top-level key) in `folder`, its jobs simulated by `scenario`."""
     folder.mkdir(parents=True, exist_ok=True)
-    plan_file, scenario_file = folder / "plan.yaml", folder / "scenario.pickle"
+    plan_file = folder / "plan.yaml"
     plan_file.write_text(yaml.safe_dump(PLAN | changes))
-    scenario_file.write_bytes(pickle.dumps((scenario, seed)))
-    return run_study(load_plan(plan_file), folder / "reports", SilentObserver(), trainer=SimulatedTrainer(scenario_file))
+    trainer = SimulatedTrainer(scenario_file(folder, scenario, seed))
+    return run_study(load_plan(plan_file), folder / "reports", SilentObserver(), trainer=trainer)
+
+
+def scenario_file(folder: Path, scenario: Scenario, seed: int = 0) -> Path:
+    """Written for a SimulatedTrainer."""
+    path = folder / "scenario.pickle"
+    path.write_bytes(pickle.dumps((scenario, seed)))
+    return path

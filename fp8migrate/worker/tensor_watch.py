@@ -8,6 +8,7 @@ Tables, one file a step, so that a killed and resumed run neither loses nor doub
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -133,33 +134,48 @@ def watching(layers: Mapping[str, nn.Module], see: See) -> Iterator[None]:
 
     Once a pass: a recomputed one brings nothing new, and histories count passes.
     """
+    eyes = _Eyes(see)
     handles: list[Any] = []
     for name, layer in layers.items():
-        handles.append(layer.register_forward_pre_hook(_before(name, see)))
-        handles.append(layer.register_forward_hook(_after(name, see)))
+        handles.append(layer.register_forward_pre_hook(_before(name, eyes)))
+        handles.append(layer.register_forward_hook(_after(name, eyes)))
     try:
         yield
     finally:
+        eyes.see = _nothing
         for handle in handles:
             handle.remove()
 
 
-def _before(name: str, see: See) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+@dataclass
+class _Eyes:
+    """What hooks see through, closed when the watch ends. A gradient's hook lies in the graph, which the values seen hold in
+    turn: a cycle that Python cannot collect, so that a pass which fails would keep its memory.
+    """
+
+    see: See
+
+
+def _nothing(layer: str, tensor: TensorName, values: Tensor) -> None:
+    """The watch is over."""
+
+
+def _before(name: str, eyes: _Eyes) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
     def hook(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if recomputing():
             return
         weight = layer.weight
         assert isinstance(weight, Tensor)
-        see(name, "input", inputs[0])
-        see(name, "weight", weight)
+        eyes.see(name, "input", inputs[0])
+        eyes.see(name, "weight", weight)
 
     return hook
 
 
-def _after(name: str, see: See) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+def _after(name: str, eyes: _Eyes) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
     def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if output.requires_grad:
-            output.register_hook(lambda gradient: see(name, "gradient", gradient))  # type: ignore[no-untyped-call]
+            output.register_hook(lambda gradient: eyes.see(name, "gradient", gradient))  # type: ignore[no-untyped-call]
 
     return hook
 

@@ -9,7 +9,8 @@ from fp8migrate.engine.measure import MEASUREMENT
 from fp8migrate.evidence.measurement import Measurement
 from fp8migrate.plan.load import LoadedPlan
 from fp8migrate.records.files import replace_file
-from fp8migrate.report.recipes import RecipeRow, RecipesTable, recipes_table
+from fp8migrate.report.recipe_rows import RecipeRow, RecipesTable
+from fp8migrate.report.recipes import recipes_table
 
 TABLE = "recipes.md"
 ROWS = "recipes.json"

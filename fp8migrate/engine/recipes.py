@@ -21,7 +21,7 @@ from fp8migrate.plan.digest import plan_digest
 from fp8migrate.plan.load import LoadedPlan
 from fp8migrate.plan.problems import nearest
 from fp8migrate.plan.schema import Modules, Plan
-from fp8migrate.report.recipes import RecipeRow, recipe_row
+from fp8migrate.report.recipe_rows import RecipeRow, recipe_row
 
 # Of a plan (plan/schema.py).
 MAX_NAME = 64

@@ -24,8 +24,9 @@ class Gap:
     """One cell, ready to be shown.
 
     lower, upper: None where fewer than two pairs give no interval. margin: None where the endpoint is shown and not judged.
-    planned: pairs that the design asked of the candidate at this start; None for other arms. sizes: runs of both arms where
-    they are groups without pairs; each of `values` is then a candidate run against the baseline's mean.
+    numbers: of the pairs, as their runs are called. planned: pairs that the design asked of the candidate at this start; None
+    for other arms. sizes: runs of both arms where they are groups without pairs; each of `values` is then a candidate run
+    against the baseline's mean.
     """
 
     design: DesignName
@@ -33,6 +34,7 @@ class Gap:
     endpoint: Endpoint
     fraction: float | None
     values: NDArray[np.float64]
+    numbers: tuple[int, ...]
     mean: float
     lower: float | None
     upper: float | None
@@ -83,6 +85,7 @@ def gap(comparison: Comparison, cell: Cell) -> Gap:
         endpoint=cell.endpoint,
         fraction=cell.fraction,
         values=values,
+        numbers=tuple(d.pair for d in cell.deltas),
         mean=mean,
         lower=lower,
         upper=upper,

@@ -23,7 +23,8 @@ from fp8migrate.evidence.measurement import Measurement, summarize
 from fp8migrate.facts.recipes import BlockRecipe, RowwiseRecipe
 from fp8migrate.jobs import Measure, MeasuredArm
 from fp8migrate.plan.load import LoadedPlan, load_plan
-from fp8migrate.report.recipes import RecipeRow, RecipesTable, RowGap, recipe_row
+from fp8migrate.report.recipe_rows import RecipeRow, RecipesTable, RowGap, recipe_row
+from fp8migrate.report.recipes import recipes_table
 from tests.engine.stage import ENVIRONMENT
 from tests.report import samples
 
@@ -79,7 +80,7 @@ def measured(loaded: LoadedPlan, named: Sequence[str], **changes: Any) -> Measur
 def row(loaded: LoadedPlan, written: str, *, emulated: bool = False) -> RecipeRow:
     variant = parse_variant(written, loaded.plan)
     precision = measure.measured_precision(recipes.with_variant(loaded, variant).plan)
-    gap = RowGap(mean=0.001, lower=0.0005, upper=0.0015, counted="4")
+    gap = RowGap(mean=0.001, lower=0.0005, upper=0.0015, counted="4", start=("branch", None), by_pair=())
     return RecipeRow(
         recipe=variant.name,
         written=variant.written,
@@ -205,7 +206,8 @@ def test_memory_and_energy_that_were_not_measured_are_no_numbers(loaded: LoadedP
 
 
 def test_rows_of_runs_that_diverged_are_read_back(loaded: LoadedPlan) -> None:
-    gap = RowGap(mean=math.inf, lower=math.nan, upper=math.nan, counted="4 of 8")
+    by_pair = ((0, math.inf), (1, math.nan))
+    gap = RowGap(mean=math.inf, lower=math.nan, upper=math.nan, counted="4 of 8", start=("branch", None), by_pair=by_pair)
     given = row(loaded, "block").model_copy(update={"gap": gap})
     written(loaded, [given], None)
     text = Path("reports/study/recipes.json").read_bytes()
@@ -215,6 +217,43 @@ def test_rows_of_runs_that_diverged_are_read_back(loaded: LoadedPlan) -> None:
     assert (found.gap.mean, found.gap.counted) == (math.inf, "4 of 8")
     assert math.isnan(found.gap.lower or 0.0)
     assert "| ∞ % | NaN % to NaN % | 4 of 8 |" in Path("reports/study/recipes.md").read_text()
+
+
+def compared(real: dict[int, float], emulated: dict[int, float], loaded: LoadedPlan, **changes: Any) -> list[str]:
+    """The table's lines of emulated against real, for block with these gaps by pair."""
+
+    def with_gap(written: str, by_pair: dict[int, float], **changes: Any) -> RecipeRow:
+        shown = row(loaded, written, emulated=written.startswith("emulated"))
+        assert shown.gap is not None
+        update = {"by_pair": tuple(by_pair.items()), **changes}
+        return shown.model_copy(update={"gap": shown.gap.model_copy(update=update), "training": None})
+
+    rows = (with_gap("block", real), with_gap("emulated:block", emulated, **changes), row(loaded, "rowwise"))
+    table = RecipesTable(
+        plan="study", path="study.yaml", model=loaded.plan.model, sequence_length=32, micro_batch_size=4, rows=rows
+    )
+    return [line for line in recipes_table(table, None).splitlines() if "Learned quality |" in line]
+
+
+def test_emulated_recipes_are_compared_with_the_real_ones_pair_by_pair(loaded: LoadedPlan) -> None:
+    """By hand: differences 1, 2 and 3 · 1e-4; mean 2, standard error 1/sqrt(3), t of 2 degrees at 97.5 %: 4.3027, so 2 ± 2.484.
+
+    Pair 9 is in one alone.
+    """
+    real, emulated = {0: 0.001, 1: 0.003, 2: -0.002, 9: 1.0}, {2: -0.0017, 1: 0.0032, 0: 0.0011}
+    expected = "| {kind: block} | Learned quality | +0.020 % | −0.005 % to +0.045 % | 3 | agree |"
+    assert compared(real, emulated, loaded) == [expected]
+    (line,) = compared(real, {pair: value + 0.01 for pair, value in emulated.items()}, loaded)
+    assert line.endswith("| +1.02 % | +0.995 % to +1.04 % | 3 | differ |")
+
+
+def test_emulated_and_real_that_cannot_be_compared_are_not(loaded: LoadedPlan) -> None:
+    """One shared pair has no spread, NaN no mean, and another start is another run under the same number."""
+    gaps = {0: 0.001, 1: 0.003}
+    assert compared({0: 0.001}, gaps, loaded) == []
+    assert compared(gaps, {0: 0.001, 1: math.nan}, loaded) == []
+    assert compared(gaps, gaps, loaded, start=("screen", 0.5)) == []
+    assert len(compared(gaps, gaps, loaded)) == 1
 
 
 def test_rows_are_those_of_the_last_command_in_its_order(loaded: LoadedPlan, monkeypatch: pytest.MonkeyPatch) -> None:
